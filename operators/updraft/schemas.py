@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 API_PREFIX = "/updraft/api/v1"
 PAGES_PREFIX = "/updraft/jobs"
+SERIES_PAGES_PREFIX = "/updraft/series"
 UPLOAD_SECONDS = 120.0  # longest answer about a tree: of a big store, everything is listed
 NOT_NEEDED_TO_SUBMIT = frozenset({"mlflow"})  # the job's first task waits for it
 PART_TITLES = {"ledger": "The ledger", "storage": "The object store", "mlflow": "MLflow", "cluster": "The cluster"}
@@ -198,6 +199,7 @@ class JobDetail(JobSummary):
     metrics: dict[str, float] = {}
     queue: Queue | None = None
     verdict: dict[str, Any] | None = Field(None, description="Evidence of the end; none before it")
+    approval: str | None = Field(None, description="Address of the page where a person approves or rejects its model")
     links: Links = Links()
 
 
@@ -421,3 +423,79 @@ class Accepted(Schema):
     id: str
     message: str
     request: Request | None = Field(None, description="As it was recorded; none if there was nothing left to do")
+
+
+class SeriesSummary(Schema):
+    """A series: the jobs of one manifest name of a tenant."""
+
+    tenant: str
+    name: str
+    jobs: int
+    last_submitted_at: datetime
+    model: str | None = Field(None, description="Registered model that the series last registered a version of")
+    champion: str | None = Field(None, description="Version that the platform last made its champion")
+
+
+class SeriesList(Schema):
+    """Series, the one that ran last first."""
+
+    series: tuple[SeriesSummary, ...]
+
+
+class SeriesEvent(Schema):
+    """What happened to a model of a series."""
+
+    at: datetime
+    kind: str = Field(description="waiting, promoted, rejected or rolled back")
+    model: str | None = None
+    version: str | None = None
+    job: str | None = Field(None, description="Job that made the version")
+    by: str | None = Field(None, description="User who decided; none if the platform did")
+    reason: str = ""
+    over: str | None = Field(None, description="Version that was the champion before")
+
+
+class DataVersion(Schema):
+    """Data as a job trained on it."""
+
+    source: str
+    tree: str = Field(description="Digest of its files")
+
+
+class SeriesRun(Schema):
+    """One job of a series: what it trained on, and what became of its model."""
+
+    id: str
+    state: str
+    user: str | None = None
+    submitted_at: datetime
+    code: str | None = Field(None, description="Digest of the code's tree")
+    data: tuple[DataVersion, ...] = ()
+    version: str | None = Field(None, description="Version that it registered")
+    outcome: str | None = Field(None, description="promoted, rejected or waiting")
+    reason: str = Field("", description="Of the outcome; of the state, where there is no outcome")
+
+
+class SeriesDetail(SeriesSummary):
+    """A series with its newest jobs and all that happened to its models."""
+
+    previous: str | None = Field(None, description="Version that a roll-back restores")
+    runs: tuple[SeriesRun, ...] = ()
+    events: tuple[SeriesEvent, ...] = Field((), description="Newest first")
+
+
+class RollBackBody(Schema):
+    """Which version becomes the champion again, and why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str | None = Field(None, pattern=r"^[1-9][0-9]{0,9}$", description="By default the champion before")
+    model: str | None = Field(None, max_length=250, description="By default the model that the series registered last")
+    reason: str = Field(min_length=1, max_length=500)
+
+
+class RolledBack(Schema):
+    """A roll-back that was carried out."""
+
+    message: str
+    event: SeriesEvent

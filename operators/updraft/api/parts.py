@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from updraft.api.accepted import AcceptedRuns, AirflowRuns
@@ -19,7 +20,7 @@ from updraft.services import Services, services_of
 from updraft.settings import Settings
 
 if TYPE_CHECKING:
-    from updraft.ledger import Ledger
+    from updraft.ledger import Ledger, SeriesEvent
     from updraft.manifest.pod import Pod
 
 HEALTH_SECONDS = 4.0
@@ -68,6 +69,10 @@ class Cluster(Protocol):
     def delete_secret(self, tenant: str, name: str) -> None: ...
 
 
+def _no_roll_back(**_: Any) -> SeriesEvent:
+    raise UnavailableError("MLflow is not connected")
+
+
 @dataclass(frozen=True)
 class Parts:
     """The systems that one application uses."""
@@ -80,11 +85,18 @@ class Parts:
     accepted: AcceptedRuns
     deadline: Deadline = field(default_factory=Deadline)
     room: UploadRoom = field(default_factory=UploadRoom)
+    roll_back: Callable[..., SeriesEvent] = _no_roll_back  # as `controller.promotion.roll_back`
     check_data: Callable[[str, str], None] = lambda _source, _tenant: None  # raises DataError, RefusedError
 
     def check_ledger(self) -> str:
         self.ledger().jobs.find(limit=1)
         return "the ledger answers"
+
+
+def _roll_back(services: Services, **wanted: Any) -> SeriesEvent:
+    from updraft.controller.promotion import roll_back
+
+    return roll_back(services, **wanted)
 
 
 def platform_parts(settings: Settings) -> Parts:
@@ -99,6 +111,7 @@ def platform_parts(settings: Settings) -> Parts:
         tracking=MlflowTracking(services),
         cluster=KubernetesCluster(services),
         accepted=AirflowRuns(),
+        roll_back=partial(_roll_back, services),
         check_data=lambda source, tenant: check_there(source, tenant, settings),
     )
 

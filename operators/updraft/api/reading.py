@@ -12,6 +12,7 @@ from datetime import datetime
 from updraft.api import accepted, views
 from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
+from updraft.controller.approval import approval_asked
 from updraft.controller.idempotency import MODEL_VERSION, PROMOTION
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
@@ -125,7 +126,9 @@ class JobReader:
             waiting = [] if job.ended else [item for item in ledger.requests.of_job(job.id) if item.answered_at is None]
             model = views.model(version, promotion, self.parts.settings)
             place = _place(ledger, job.id) if job.state is State.QUEUED else None
-            return views.Known(ledger.jobs.transitions(job.id), ledger.attempts.of_job(job.id), waiting, model, place)
+            asked = version is not None and promotion is None and not job.ended and approval_asked(ledger, job.id)
+            transitions, attempts = ledger.jobs.transitions(job.id), ledger.attempts.of_job(job.id)
+            return views.Known(transitions, attempts, waiting, model, place, waits_for_approval=asked)
 
         return self.parts.deadline.call("ledger", ask)
 

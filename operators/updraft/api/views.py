@@ -14,7 +14,7 @@ from updraft.api import history
 from updraft.controller.idempotency import Promotion, RegisteredModel
 from updraft.ledger import Attempt, Job, ListedJob, Request, Transition
 from updraft.lifecycle import State, Verdict
-from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.lifecycle.workflow import PROMOTE_TASK, TRAIN_ROLE
 from updraft.mlflow_pages import run_page, version_page
 from updraft.settings import Settings
 from updraft_learner.contract import LearnerStatus
@@ -29,6 +29,7 @@ class Known:
     requests: Sequence[Request]  # only those without an answer
     model: schemas.Model | None
     place: int | None = None  # in the queue, from 1
+    waits_for_approval: bool = False
 
 
 def summary(job: ListedJob, known: Known, progress: schemas.Progress | None) -> schemas.JobSummary:
@@ -49,6 +50,7 @@ def detail(job: Job, settings: Settings, known: Known, learners: Sequence[schema
         metrics=dict(training[0].metrics) if training else {},
         queue=queue(job, known),
         verdict=None if job.verdict is None else verdict(job.verdict),
+        approval=approval_page(job, settings) if known.waits_for_approval else None,
         links=links(job, settings),
     )
 
@@ -137,6 +139,13 @@ def model(version: RegisteredModel | None, promotion: Promotion | None, settings
         alias=promotion.alias if promotion is not None and promotion.promoted else None,
         url=version_page(settings.mlflow_browser_uri, version.name, version.version),
     )
+
+
+def approval_page(job: Job, settings: Settings) -> str:
+    """Return the address of Airflow's page where a person approves or rejects the job's model."""
+    airflow = settings.airflow_public_uri.rstrip("/")
+    run = f"{airflow}/dags/{quote(job.dag_id, safe='')}/runs/{quote(job.run_id, safe='')}"
+    return f"{run}/tasks/{PROMOTE_TASK}/required_actions"
 
 
 def links(job: Job, settings: Settings) -> schemas.Links:

@@ -36,7 +36,10 @@ from updraft.schemas import (
     Metrics,
     Planned,
     RequestList,
+    RolledBack,
     SecretList,
+    SeriesDetail,
+    SeriesList,
     Stage,
     TransitionList,
     Validation,
@@ -235,6 +238,38 @@ class Client:
         """
         body = {"manifest": dict(manifest), "secrets": []}
         return Planned.model_validate(self.http.json("POST", f"{API_PREFIX}/planned", body=body, repeatable=True))
+
+    def series(self, limit: int = 100) -> SeriesList:
+        """Return the series of the platform, the one that ran last first: the jobs of one manifest name each."""
+        query = {"limit": limit}
+        return SeriesList.model_validate(self.http.json("GET", f"{API_PREFIX}/series", params=query))
+
+    def series_of(self, name: str, *, tenant: str = "default") -> SeriesDetail:
+        """Return a series: its newest jobs, its champion, and what happened to its models. Raises NotFoundError."""
+        path = f"{API_PREFIX}/series/{quote(name, safe='')}"
+        return SeriesDetail.model_validate(self.http.json("GET", path, params={"tenant": tenant}))
+
+    def roll_back(
+        self, name: str, reason: str, *, version: str | None = None, model: str | None = None, tenant: str = "default"
+    ) -> RolledBack:
+        """Make an earlier version of a series' model the champion again; nothing is deleted.
+
+        Args:
+            name: name of the series.
+            reason: kept with the series, together with the user's name.
+            version: by default the champion before the present one.
+            model: by default the model that the series registered last.
+
+        Raises:
+            RefusedError: there is no such version, or no champion before.
+            UnavailableError: MLflow does not answer; call it again.
+
+        Example:
+            client.roll_back("digits-cnn", "worse on the new customers")
+        """
+        path = f"{API_PREFIX}/series/{quote(name, safe='')}/roll-back"
+        body = {"version": version, "model": model, "reason": reason}
+        return RolledBack.model_validate(self.http.json("POST", path, body=body, params={"tenant": tenant}))
 
     def health(self) -> Health:
         """Return whether a job that is submitted now can run, and the state of each part of the platform."""

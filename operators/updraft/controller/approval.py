@@ -11,7 +11,7 @@ from updraft.ledger import NewSeriesEvent
 from updraft.mlflow_pages import run_page, version_page
 
 if TYPE_CHECKING:
-    from updraft.ledger import Job
+    from updraft.ledger import Job, Ledger
     from updraft.services import Services
     from updraft.tracking import VersionRef
 
@@ -76,9 +76,19 @@ def question(services: Services, job: Job, mine: VersionRef, gate: PromotionDeci
     return Question(subject, "\n".join(body), approvers)
 
 
+def waiting_key(job_id: str) -> str:
+    """Return the key of the event that a job's model waits for approval."""
+    return f"waiting {job_id}"
+
+
+def approval_asked(book: Ledger, job_id: str) -> bool:
+    """Return whether a person was asked to approve the job's model."""
+    return book.series.find(waiting_key(job_id)) is not None
+
+
 def waiting_event(job: Job, mine: VersionRef, gate: PromotionDecision, asked: Question) -> NewSeriesEvent:
     return NewSeriesEvent(
-        key=f"waiting {job.id}",
+        key=waiting_key(job.id),
         tenant=job.tenant,
         series=job.name,
         kind="waiting",

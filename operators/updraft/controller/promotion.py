@@ -104,18 +104,22 @@ def _settle(
     return services.ledger.idempotency.record(job.id, PROMOTION, outcome)
 
 
-def roll_back(services: Services, *, model: str, to: str | None, by: str, reason: str, key: str) -> SeriesEvent:
+def roll_back(
+    services: Services, *, tenant: str, model: str, to: str | None, by: str, reason: str, key: str
+) -> SeriesEvent:
     """Make an earlier version the champion again: `to`, or the champion before the present one. Deletes nothing.
 
     Args:
+        tenant: Owns the model.
         key: Of this roll-back. A second call with it completes the first one.
 
-    Raises RefusedError with advice if there is no such model or version, or no earlier champion.
+    Raises RefusedError with advice if the tenant has no such model or version, or there is no earlier champion.
     """
     from updraft import tracking
 
     book, client = services.ledger, services.tracking
-    tenant = tracking.owner_of(client, model)
+    if tracking.owner_of(client, model) != tenant:
+        raise RefusedError(f"model: tenant {tenant!r} has no registered model {model!r}; `updraft series` lists them")
     with book.leases.lock(lock_name(model)):
         event = book.series.find(key)
         current = tracking.champion(client, model)

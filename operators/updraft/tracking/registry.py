@@ -231,15 +231,11 @@ def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, flo
         return _ref(version), metrics
 
 
-def owner_of(client: MlflowClient, name: str) -> str:
-    """Return the tenant that owns the registered model. Raises RefusedError for a model that is not the platform's."""
+def owner_of(client: MlflowClient, name: str) -> str | None:
+    """Return the tenant that owns the registered model; None for no model, and for one that no job registered."""
     with answering(client):
         model = _find(client, name)
-    owner: str | None = None if model is None else model.tags.get(TAG_TENANT)
-    if owner is None:
-        what = "there is no registered model" if model is None else "no job of this platform registered the model"
-        raise RefusedError(f"model: {what} {name!r}; `updraft series` lists the series with their models")
-    return owner
+    return None if model is None else model.tags.get(TAG_TENANT)
 
 
 def find_version_number(client: MlflowClient, name: str, version: str) -> VersionRef | None:

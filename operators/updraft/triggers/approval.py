@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from updraft.controller.approval import waiting_key
 from updraft.exceptions import UpdraftError
 from updraft.services import Services, UsesServices
 
@@ -58,7 +59,7 @@ def look(services: Services, job_id: str, wait_seconds: float) -> dict[str, Any]
     for request in book.requests.of_job(job_id):
         if request.answer is None:
             book.requests.answer(job_id, request.seq, HALT_ANSWER)
-    asked = book.series.find(f"waiting {job_id}")
+    asked = book.series.find(waiting_key(job_id))
     if asked is not None and (book.now() - asked.at).total_seconds() >= wait_seconds:
         return {"kind": "late", "hours": wait_seconds / 3600}
     book.jobs.touch_all({job_id: "waits for approval"})

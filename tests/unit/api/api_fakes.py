@@ -20,7 +20,7 @@ from updraft.api.parts import Parts
 from updraft.api.room import UploadRoom
 from updraft.api.store import JobStore
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError
-from updraft.ledger import Job, Ledger, NewJob, upgrade
+from updraft.ledger import Job, Ledger, NewJob, NewSeriesEvent, SeriesEvent, upgrade
 from updraft.manifest.pod import Pod
 from updraft.settings import Settings
 
@@ -147,8 +147,17 @@ class Platform:
             accepted=self.accepted,
             deadline=self.deadline,
             room=self.room,
+            roll_back=self.roll_back,
             check_data=self.check_data,
         )
+
+    def roll_back(self, *, tenant: str, model: str, to: str | None, by: str, reason: str, key: str) -> SeriesEvent:
+        if to == "9":
+            raise RefusedError(f"{model} has no version 9 in the registry, or no longer; name another version")
+        event = NewSeriesEvent(
+            key, tenant, "digits", "rolled back", reason, model=model, version=to or "1", by=by, evidence={"over": "2"}
+        )
+        return self.ledger.series.record(event)
 
     def check_data(self, source: str, tenant: str) -> None:
         if source not in self.data:

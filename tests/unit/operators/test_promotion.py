@@ -45,7 +45,9 @@ def aliases(platform: Platform) -> dict[str, str]:
 
 
 def roll_back(platform: Platform, to: str | None = None, key: str = "run 1") -> SeriesEvent:
-    return promotion.roll_back(platform.services, model="digits", to=to, by="eve", reason="it is slow", key=key)
+    return promotion.roll_back(
+        platform.services, tenant="default", model="digits", to=to, by="eve", reason="it is slow", key=key
+    )
 
 
 def test_the_champion_before_is_kept_as_previous(make_platform: Make) -> None:
@@ -200,11 +202,12 @@ def test_a_roll_back_that_cannot_be_says_why(make_platform: Make, to: str | None
     assert events(platform) == [("promoted", "1", None)]
 
 
-def test_a_model_of_nobody_is_not_rolled_back(make_platform: Make) -> None:
+@pytest.mark.parametrize("tags", [{}, {"updraft.tenant": "vision"}, None])
+def test_a_model_of_nobody_or_of_another_tenant_is_not_rolled_back(
+    make_platform: Make, tags: dict[str, str] | None
+) -> None:
     platform = make_platform()
-    platform.mlflow.registered["digits"] = {}
-    with pytest.raises(RefusedError, match="no job of this platform registered"):
-        roll_back(platform)
-    del platform.mlflow.registered["digits"]
-    with pytest.raises(RefusedError, match="there is no registered model 'digits'"):
+    if tags is not None:
+        platform.mlflow.registered["digits"] = tags
+    with pytest.raises(RefusedError, match="tenant 'default' has no registered model 'digits'"):
         roll_back(platform)

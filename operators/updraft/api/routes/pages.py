@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from updraft.api import history
-from updraft.api.depends import ReaderDep
-from updraft.api.pages import PageFacts, ShownMetric, curves, job_page, jobs_page
+from updraft.api import history, series
+from updraft.api.depends import ReaderDep, TenantDep
+from updraft.api.pages import PageFacts, ShownMetric, curves, job_page, jobs_page, series_list_page, series_page
 from updraft.api.reading import JobReader
 from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.mlflow_pages import version_page
 from updraft.recovery.outcome import FailureClass
 from updraft.schemas import PAGES_PREFIX, LogPage, Metrics
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job, Shown
 
 SHOWN_JOBS = 200
+SHOWN_SERIES = 200
 SHOWN_LINES = 200
 STATIC = Path(__file__).parent.parent / "pages" / "static"
 POLICY = (
@@ -101,6 +103,22 @@ def show_job(
         manifest=known.manifest,
     )
     return answer(lambda nonce: job_page(job, facts, airflow_url, datetime.now(UTC), nonce=nonce))
+
+
+@router.get("/series", response_class=HTMLResponse)
+def show_all_series(reader: ReaderDep) -> HTMLResponse:
+    """Show the list of series."""
+    found = series.listed(reader, SHOWN_SERIES)
+    return answer(lambda nonce: series_list_page(found, nonce=nonce))
+
+
+@router.get("/series/{name}", response_class=HTMLResponse)
+def show_one_series(reader: ReaderDep, tenant: TenantDep, name: str) -> HTMLResponse:
+    """Show a series: its jobs, its champion, and what happened to its models."""
+    found = series.detail(reader, tenant, name)
+    mlflow = reader.parts.settings.mlflow_browser_uri
+    champion = version_page(mlflow, found.model, found.champion) if found.model and found.champion else None
+    return answer(lambda nonce: series_page(found, champion, nonce=nonce))
 
 
 def answer(page: Callable[[str], str]) -> HTMLResponse:

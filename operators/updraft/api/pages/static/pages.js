@@ -25,8 +25,18 @@
     button.textContent = button.dataset.label;
   }
 
+  function bodyOf(button) {
+    if (button.dataset.reason) return JSON.stringify({ reason: document.getElementById(button.dataset.reason).value.trim() });
+    return button.dataset.verb === "resume" ? "{}" : undefined;
+  }
+
   async function act(button) {
     const told = document.getElementById("told");
+    if (button.dataset.reason && document.getElementById(button.dataset.reason).value.trim() === "") {
+      told.className = "FAILED";
+      told.textContent = "Write a reason into the field beside the button first.";
+      return;
+    }
     if (button.dataset.confirm && !button.dataset.armed) {
       button.dataset.armed = "1";
       button.dataset.label = button.textContent;
@@ -42,7 +52,7 @@
       const answer = await fetch(button.dataset.url, {
         method: "POST",
         headers: { "X-Updraft-Page": "1", "Content-Type": "application/json" },
-        body: button.dataset.verb === "resume" ? "{}" : undefined,
+        body: bodyOf(button),
       });
       const body = await answer.json().catch(() => ({}));
       told.className = answer.ok ? "note" : "FAILED";
@@ -88,9 +98,12 @@
     arrange();
   }
 
+  // A person is typing into it.
+  const busy = (part) => [...part.querySelectorAll("input[type=text]")].some((field) => field.value !== "");
+
   function swap(old, fresh) {
     if (old.dataset.html === undefined) old.dataset.html = first.get(old.dataset.part) ?? "";
-    if (old.dataset.html === fresh.innerHTML || old.querySelector("[data-armed]")) return;
+    if (old.dataset.html === fresh.innerHTML || old.querySelector("[data-armed]") || busy(old)) return;
     const open = [...old.querySelectorAll("details")].map((item) => item.open);
     const log = old.querySelector("pre");
     const stays = log && log.scrollTop + log.clientHeight < log.scrollHeight - 20 ? log.scrollTop : null;

@@ -1,0 +1,66 @@
+"""/series: the jobs of one manifest name as a series, its champions, and the roll-back to an earlier one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from updraft.api import series
+from updraft.api.access import CallerDep
+from updraft.api.bodies import roll_back_body
+from updraft.api.depends import ReaderDep, TenantDep
+from updraft.exceptions import RefusedError
+from updraft.schemas import RollBackBody, RolledBack, SeriesDetail, SeriesList
+
+router = APIRouter(tags=["series"])
+writing = APIRouter(tags=["series"])
+
+
+@router.get("/series", summary="The series of the caller's tenants, the one that ran last first")
+def list_series(reader: ReaderDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> SeriesList:
+    return SeriesList(series=tuple(series.listed(reader, limit)))
+
+
+@router.get("/series/{name}", summary="A series: its newest jobs, its champions, and what happened to its models")
+def show_series(reader: ReaderDep, tenant: TenantDep, name: str) -> SeriesDetail:
+    return series.detail(reader, tenant, name)
+
+
+@writing.post(
+    "/series/{name}/roll-back",
+    summary="Make an earlier version the champion again",
+    openapi_extra=roll_back_body.documented,
+)
+def roll_back(
+    reader: ReaderDep,
+    caller: CallerDep,
+    tenant: TenantDep,
+    name: str,
+    body: Annotated[RollBackBody, Depends(roll_back_body)],
+) -> RolledBack:
+    """Move the alias `champion` back to the version before, or to the named one, and record who did it and why. Nothing
+    is deleted. 409 if there is no such version or no champion before. An answer 503 may come after the roll-back was
+    recorded: the same request again completes it."""
+    model = body.model or series.detail(reader, tenant, name).model
+    if model is None:
+        raise RefusedError(f"series {name!r} has registered no model yet; there is nothing to roll back")
+    parts = reader.parts
+    event = parts.deadline.call(
+        "mlflow",
+        lambda: parts.roll_back(
+            tenant=tenant,
+            model=model,
+            to=body.version,
+            by=caller.name,
+            reason=body.reason,
+            key=f"roll-back {uuid.uuid4().hex}",
+        ),
+        seconds=series.ROLL_BACK_SECONDS,
+    )
+    over = event.evidence.get("over")
+    instead = f", in place of version {over}" if over else ""
+    return RolledBack(
+        message=f"Version {event.version} of {model} is the champion{instead}.", event=series.event(event)
+    )
