@@ -23,6 +23,7 @@ import yaml
 
 from updraft.client import Client, load_config
 from updraft.settings import Settings
+from updraft.stack import init
 from updraft.stack.environments import framework_tests
 from updraft.stack.layout import Home
 from updraft_learner import contract
@@ -42,6 +43,8 @@ SOURCES = (
     "mlflow/pyproject.toml",
     "dags",
 )
+APPROVER = "grace"
+USERS = {APPROVER: "op", "eve": "op", "vic": "viewer"}  # in Airflow, besides the administrator
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
 UP_SECONDS = 400
 END_SECONDS = 420
@@ -195,6 +198,8 @@ def running_stack(name: str, variables: Mapping[str, str]) -> Iterator[Stack]:
     for folder in ("images", "envs"):
         (home / folder).symlink_to(PREPARED / folder, target_is_directory=True)
     environment = {**os.environ, "UPDRAFT_HOME": str(home), **variables}
+    made = init(home).model_copy(update={"users": USERS})
+    (home / "config.json").write_text(made.model_dump_json())
     stack_command = [sys.executable, "-m", "updraft.stack"]
     try:
         # Two CPUs whatever the machine has, so that waiting in the queue is really seen; devices are imaginary.
@@ -215,7 +220,11 @@ def running_stack(name: str, variables: Mapping[str, str]) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    lab = {"UPDRAFT_GIT_PROTOCOLS": "https,file", "UPDRAFT_VALIDATION_MEMORY_BYTES": str(JUDGING_BYTES)}
+    lab = {
+        "UPDRAFT_GIT_PROTOCOLS": "https,file",
+        "UPDRAFT_VALIDATION_MEMORY_BYTES": str(JUDGING_BYTES),
+        "UPDRAFT_APPROVERS": json.dumps({"default": [APPROVER]}),
+    }
     with running_stack("system-tests", lab) as started:
         yield started
 

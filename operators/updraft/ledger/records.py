@@ -14,7 +14,7 @@ from updraft.recovery.policy import PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
 RequestKind = Literal["halt", "resume", "cancel"]
-SeriesEventKind = Literal["promoted", "rejected", "waiting", "approved", "declined", "rolled back"]
+SeriesEventKind = Literal["waiting", "promoted", "rejected", "rolled back"]
 UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not considered yet
 METRICS, METRIC_CHARACTERS = 20, 250  # limits for the metrics that a list of jobs shows of one manifest
 

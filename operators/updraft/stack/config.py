@@ -13,11 +13,11 @@ import secrets as random_secrets
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from updraft.stack.cluster import ClusterConfig, pointed_at
 from updraft.stack.layout import Home, StackError, write_private
@@ -27,6 +27,9 @@ HOST = "127.0.0.1"
 PORT_RANGE = range(20_000, 30_000)
 MLFLOW_USER = "updraft"  # the platform; it owns what it makes in MLflow
 ADMIN_USER = "admin"  # people, in Airflow and in MLflow
+
+USER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
+Role = Literal["viewer", "user", "op", "admin"]  # of Airflow's simple auth manager
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -60,6 +63,16 @@ class Config(BaseModel):
     ports: Ports
     node: NodeSize = NodeSize()
     cluster: ClusterConfig | None = None  # used instead of the local node
+    users: dict[Annotated[str, Field(pattern=USER_PATTERN)], Role] = Field(
+        {}, description=f"Roles in Airflow of users besides {ADMIN_USER}; their passwords are in airflow/passwords.json"
+    )
+
+    @field_validator("users")
+    @classmethod
+    def _admin_stays(cls, users: dict[str, Role]) -> dict[str, Role]:
+        if ADMIN_USER in users:
+            raise ValueError(f"{ADMIN_USER} is there already")
+        return users
 
     def url(self, part: str) -> str:
         """Return the address of a part. Parts that learners use may listen on an address that other machines reach."""
@@ -164,6 +177,7 @@ def change_config(
                 ports=Ports.model_validate({**config.ports.model_dump(), **ports}),
                 node=NodeSize.model_validate({**config.node.model_dump(), **node}),
                 cluster=pointed_at(config.cluster, cluster or {}),
+                users=config.users,
             )
         )
     except ValidationError as exc:

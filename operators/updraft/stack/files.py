@@ -8,6 +8,7 @@ from __future__ import annotations
 import configparser
 import io
 import json
+import secrets as random_secrets
 
 from updraft.airflow_seams.switch import left_out
 from updraft.stack.config import ADMIN_USER, HOST, MLFLOW_USER, Config, Secrets, reveal
@@ -25,7 +26,7 @@ def write_all(home: Home, config: Config, secrets: Secrets) -> None:
     home.root.chmod(0o700)
     write_private(home.credentials_file, platform_credentials(shown))
     write_private(home.airflow / "airflow.cfg", airflow_configuration(home, config, shown))
-    write_private(home.airflow / "passwords.json", json.dumps({ADMIN_USER: shown["airflow_password"]}) + "\n")
+    write_private(home.airflow / "passwords.json", json.dumps(airflow_passwords(home, config, shown), indent=2) + "\n")
     write_private(home.mlflow / "auth.ini", mlflow_authentication(home, shown))
     write_private(home.mlflow / "aws-credentials", aws_credentials(shown))
     write_private(home.kubeconfig, kubeconfig(config, shown))
@@ -48,6 +49,16 @@ def platform_credentials(shown: dict[str, str]) -> str:
     )
 
 
+def airflow_passwords(home: Home, config: Config, shown: dict[str, str]) -> dict[str, str]:
+    """Return the passwords of Airflow's users: a user keeps the one that the home has, and a new user gets one."""
+    try:
+        known = json.loads((home.airflow / "passwords.json").read_text())
+    except (OSError, ValueError):
+        known = {}
+    others = {user: str(known.get(user) or random_secrets.token_urlsafe(12)) for user in config.users}
+    return {ADMIN_USER: shown["airflow_password"], **others}
+
+
 def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> str:
     """Return airflow.cfg: what differs from Airflow's defaults, and why."""
     url = config.ports.url("airflow")
@@ -63,7 +74,9 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "load_examples": False,
             "dags_are_paused_at_creation": False,
             "fernet_key": shown["airflow_fernet_key"],
-            "simple_auth_manager_users": f"{ADMIN_USER}:admin",
+            "simple_auth_manager_users": ",".join(
+                f"{user}:{role}" for user, role in ({ADMIN_USER: "admin"} | config.users).items()
+            ),
             "simple_auth_manager_passwords_file": home.airflow / "passwords.json",
             "execution_api_server_url": f"{url}/execution/",
             "hostname_callable": "socket.gethostname",  # the default asks DNS

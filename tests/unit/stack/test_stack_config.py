@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from updraft.settings import Credentials, Settings
 from updraft.stack import config as configuration
 from updraft.stack import control
-from updraft.stack.config import Config, Ports, choose_config, generate_secrets, port_owner, port_taken, reveal
+from updraft.stack.config import (
+    Config,
+    Ports,
+    choose_config,
+    generate_secrets,
+    load_secrets,
+    port_owner,
+    port_taken,
+    reveal,
+)
+from updraft.stack.files import write_all
 from updraft.stack.layout import Home, StackError, write_private
 from updraft.stack.parts import settings_environment
 
@@ -123,3 +133,24 @@ def test_a_private_file_is_narrowed_and_written_only_when_it_differs(tmp_path: P
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert write_private(path, "other") is True
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_users_get_a_role_and_a_password_that_stays(home: Home) -> None:
+    config = control.initialise(home).model_copy(update={"users": {"grace": "op"}})
+    write_all(home, config, load_secrets(home))
+    first = json.loads((home.airflow / "passwords.json").read_text())
+    assert set(first) == {"admin", "grace"}
+    assert len(first["grace"]) >= 16
+    assert "simple_auth_manager_users = admin:admin,grace:op" in (home.airflow / "airflow.cfg").read_text()
+    write_all(home, config.model_copy(update={"users": {"grace": "viewer", "eve": "user"}}), load_secrets(home))
+    second = json.loads((home.airflow / "passwords.json").read_text())
+    assert (second["grace"], set(second)) == (first["grace"], {"admin", "grace", "eve"})
+    assert stat.S_IMODE((home.airflow / "passwords.json").stat().st_mode) == 0o600
+
+
+def test_a_change_keeps_the_users_and_wrong_users_are_named(home: Home) -> None:
+    config = Config(ports=Ports(airflow=1, mlflow=2, s3=3, node=4), users={"grace": "op"})
+    assert configuration.change_config(config, {"airflow": 9}, {}).users == {"grace": "op"}
+    for wrong in ({"admin": "op"}, {"a,b": "op"}, {"grace": "boss"}):
+        with pytest.raises(ValueError, match="users"):
+            Config.model_validate({**config.model_dump(), "users": wrong})

@@ -19,7 +19,9 @@ writing = APIRouter(tags=["series"])
 
 
 @router.get("/series", summary="The series of the caller's tenants, the one that ran last first")
-def list_series(reader: ReaderDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> SeriesList:
+def list_series(
+    reader: ReaderDep, limit: Annotated[int, Query(ge=1, le=1000, description="How many")] = 100
+) -> SeriesList:
     return SeriesList(series=tuple(series.listed(reader, limit)))
 
 
