@@ -240,12 +240,15 @@ class Client:
         return Planned.model_validate(self.http.json("POST", f"{API_PREFIX}/planned", body=body, repeatable=True))
 
     def series(self, limit: int = 100) -> SeriesList:
-        """Return the series of the platform, the one that ran last first: the jobs of one manifest name each."""
+        """Return at most `limit` series, the one that ran last first: the jobs of one manifest name each."""
         query = {"limit": limit}
         return SeriesList.model_validate(self.http.json("GET", f"{API_PREFIX}/series", params=query))
 
     def series_of(self, name: str, *, tenant: str = "default") -> SeriesDetail:
-        """Return a series: its newest jobs, its champion, and what happened to its models. Raises NotFoundError."""
+        """Return the series `name` of `tenant`: its newest jobs, its champion, and what happened to its models.
+
+        Raises NotFoundError.
+        """
         path = f"{API_PREFIX}/series/{quote(name, safe='')}"
         return SeriesDetail.model_validate(self.http.json("GET", path, params={"tenant": tenant}))
 
@@ -259,6 +262,7 @@ class Client:
             reason: kept with the series, together with the user's name.
             version: by default the champion before the present one.
             model: by default the model that the series registered last.
+            tenant: tenant of the series.
 
         Raises:
             RefusedError: there is no such version, or no champion before.

@@ -51,7 +51,8 @@ class ApprovalTrigger(UsesServices, BaseTrigger):
 
 
 def look(services: Services, job_id: str, wait_seconds: float) -> dict[str, Any] | None:
-    """Return the event to fire, or None while a person may answer. Answers requests to halt the job."""
+    """Return the event to fire for the job `job_id`, or None while a person may answer, at most `wait_seconds`. Answers
+    requests to halt the job."""
     book = services.ledger
     job = book.jobs.get(job_id)
     if job.cancel_requested_at is not None or job.ended:
