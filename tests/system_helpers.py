@@ -23,9 +23,9 @@ import yaml
 
 from updraft.client import Client, load_config
 from updraft.settings import Settings
-from updraft.stack import init
 from updraft.stack.environments import framework_tests
 from updraft.stack.layout import Home
+from updraft.stack.verbs import init
 from updraft_learner import contract
 from updraft_learner.pod import S3Credentials
 from updraft_learner.store import S3Store
