@@ -86,7 +86,8 @@ def _line(book: ledger.Ledger, tenant: str, model: str | None) -> tuple[str, ...
 
 def _run(book: ledger.Ledger, job_id: str, events: Sequence[ledger.SeriesEvent]) -> schemas.SeriesRun:
     job = book.jobs.get(job_id)
-    outcome = next((each for each in reversed(events) if each.job_id == job_id and each.kind in OUTCOMES), None)
+    newest = next((each for each in reversed(events) if each.job_id == job_id and each.kind in OUTCOMES), None)
+    outcome = None if newest is None or (newest.kind == "waiting" and job.ended) else newest
     return schemas.SeriesRun(
         id=job.id,
         state=job.state.value,
@@ -94,7 +95,7 @@ def _run(book: ledger.Ledger, job_id: str, events: Sequence[ledger.SeriesEvent])
         submitted_at=job.submitted_at,
         code=job.code_tree,
         data=tuple(schemas.DataVersion(source=str(d["source"]), tree=str(d["tree"])) for d in job.data),
-        version=None if outcome is None else outcome.version,
+        version=None if newest is None else newest.version,
         outcome=None if outcome is None else outcome.kind,
         reason=job.reason if outcome is None else outcome.reason,
     )

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from updraft.api.pages import PageFacts, ShownMetric
 from updraft.api.pages import job_page as render_job
 from updraft.api.pages import jobs_page as render_jobs
+from updraft.api.pages import series_list_page as render_series_list
+from updraft.api.pages import series_page as render_series
 from updraft.schemas import (
     Attempt,
     Checkpoint,
+    DataVersion,
     JobDetail,
     JobSummary,
     Learner,
@@ -24,6 +27,9 @@ from updraft.schemas import (
     Progress,
     Request,
     ResumePlan,
+    SeriesDetail,
+    SeriesEvent,
+    SeriesRun,
     Transition,
 )
 
@@ -161,3 +167,51 @@ def job_page(nonce: str = "") -> str:
     facts = PageFacts(attempts, checkpoints, asked, Metrics(run_id="r", last=last, history=history), logs, (),
                           manifest)  # fmt: skip
     return render_job(job, facts, AIRFLOW, NOW, nonce=nonce)
+
+
+def series() -> SeriesDetail:
+    model = "resnet50-imagenet-classifier"
+    runs, events = [], []
+    kinds = ("promoted", "rejected", "waiting", None)
+    for n in range(24, 0, -1):
+        kind = kinds[n % 4]
+        reason = (
+            f"val_accuracy 0.93{n:02} >= 0.9312 (champion 0.9312); val_loss 0.21 is not < 0.2 on the held-out set"
+        )
+        runs.append(
+            SeriesRun(
+                id=f"{ID[:-2]}{n:02}",
+                state="COMPLETED" if kind else "FAILED",
+                user="ada.lovelace@example.org",
+                submitted_at=at(n * 60),
+                code="c0ffee0123456789abcdef",
+                data=(
+                    DataVersion(source="s3://datasets/imagenet/train/2026-01/", tree="da7a0123456789"),
+                    DataVersion(source="s3://datasets/imagenet/held-out/", tree="e1dd0123456789"),
+                ),
+                version=str(n) if kind else None,
+                outcome=kind,
+                reason=reason if kind else REASON,
+            )
+        )
+        if kind:
+            events.append(
+                SeriesEvent(at=at(n * 60 + 50), kind=kind, model=model, version=str(n), reason=reason, over=str(n - 1))
+            )
+    back = SeriesEvent(
+        at=at(3000), kind="rolled back", model=model, version="20", over="24", by="grace.hopper@example.org",
+        reason="worse on the customers that joined in December; see the report of the support team",
+    )  # fmt: skip
+    return SeriesDetail(
+        tenant="default", name="resnet50-imagenet-lr-sweep", jobs=24, last_submitted_at=at(1440), model=model,
+        champion="20", previous="16", runs=tuple(runs), events=(back, *events),
+    )  # fmt: skip
+
+
+def series_page(nonce: str) -> str:
+    return render_series(series(), "http://mlflow:5000/#/m", nonce=nonce)
+
+
+def series_list_page(nonce: str) -> str:
+    found = [series().model_copy(update={"name": f"resnet50-imagenet-lr-sweep-{n}"}) for n in range(24)]
+    return render_series_list(found, nonce=nonce)

@@ -15,7 +15,7 @@ import pytest
 from unit.api import rich_pages
 
 from updraft.api.routes import pages
-from updraft.schemas import PAGES_PREFIX
+from updraft.schemas import PAGES_PREFIX, SERIES_PAGES_PREFIX
 
 CHROMIUM = shutil.which("chromium")
 SANDBOX = "allow-scripts allow-same-origin allow-forms allow-downloads"
@@ -40,7 +40,12 @@ def server() -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            made = {PAGES_PREFIX: rich_pages.list_page, f"{PAGES_PREFIX}/{rich_pages.ID}": rich_pages.job_page}
+            made = {
+                PAGES_PREFIX: rich_pages.list_page,
+                f"{PAGES_PREFIX}/{rich_pages.ID}": rich_pages.job_page,
+                SERIES_PAGES_PREFIX: rich_pages.series_list_page,
+                f"{SERIES_PAGES_PREFIX}/digits": rich_pages.series_page,
+            }
             if path in made:
                 found = pages.answer(made[path])
                 body, headers = bytes(found.body), dict(found.headers)
@@ -79,7 +84,11 @@ def test_the_sandbox_is_airflows() -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("page", [PAGES_PREFIX, f"{PAGES_PREFIX}/{rich_pages.ID}"], ids=["list", "job"])
+@pytest.mark.parametrize(
+    "page",
+    [PAGES_PREFIX, f"{PAGES_PREFIX}/{rich_pages.ID}", SERIES_PAGES_PREFIX, f"{SERIES_PAGES_PREFIX}/digits"],
+    ids=["list", "job", "series list", "series"],
+)
 def test_a_page_fits_its_frame(server: str, tmp_path: Path, page: str, width: int) -> None:
     assert CHROMIUM is not None
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--window-size=1600,1000"]
