@@ -175,9 +175,7 @@ def series() -> SeriesDetail:
     kinds = ("promoted", "rejected", "waiting", None)
     for n in range(24, 0, -1):
         kind = kinds[n % 4]
-        reason = (
-            f"val_accuracy 0.93{n:02} >= 0.9312 (champion 0.9312); val_loss 0.21 is not < 0.2 on the held-out set"
-        )
+        reason = f"val_accuracy 0.93{n:02} >= 0.9312 (champion 0.9312); val_loss 0.21 is not < 0.2 on the held-out set"
         runs.append(
             SeriesRun(
                 id=f"{ID[:-2]}{n:02}",
