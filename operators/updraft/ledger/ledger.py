@@ -19,6 +19,7 @@ from updraft.ledger.repositories import (
     Outbox,
     Queue,
     Requests,
+    Schedules,
     SeriesEvents,
     Validations,
 )
@@ -54,7 +55,7 @@ class Ledger:
         opened = self._engine, self._clock
         self.jobs, self.requests, self.attempts = Jobs(*opened), Requests(*opened), Attempts(*opened)
         self.queue, self.leases, self.outbox = Queue(*opened), Leases(*opened), Outbox(*opened)
-        self.series = SeriesEvents(*opened)
+        self.series, self.schedules = SeriesEvents(*opened), Schedules(*opened)
         self.checkpoints, self.validations, self.idempotency = (
             Checkpoints(*opened),
             Validations(*opened),

@@ -14,7 +14,7 @@ from updraft.recovery.policy import PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
 RequestKind = Literal["halt", "resume", "cancel"]
-SeriesEventKind = Literal["waiting", "promoted", "rejected", "rolled back"]
+SeriesEventKind = Literal["fired", "waiting", "promoted", "rejected", "rolled back"]
 UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not considered yet
 METRICS, METRIC_CHARACTERS = 20, 250  # limits for the metrics that a list of jobs shows of one manifest
 
@@ -302,6 +302,35 @@ class NewSeriesEvent:
 class SeriesEvent(NewSeriesEvent):
     id: int = 0
     at: datetime = datetime.min
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is known of a series that a schedule with conditions starts.
+
+    Args:
+        rule: The manifest's section `schedule`.
+        since: When this rule came into force.
+        slot: The last moment of its cron that was decided.
+        fired_on: Fingerprint of the data when it last fired.
+        seen: Fingerprint of the data at the last look; `seen_since`: since when it is that.
+        reason: What the last look decided, for people.
+    """
+
+    tenant: str
+    series: str
+    dag_id: str
+    rule: Mapping[str, Any]
+    since: datetime
+    slot: datetime | None = None
+    fired_at: datetime | None = None
+    fired_on: str | None = None
+    seen: str | None = None
+    seen_since: datetime | None = None
+    looked_at: datetime | None = None
+    next_at: datetime | None = None
+    reason: str = ""
+    paused_by: str | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from updraft.ledger import (
     outbox,
     requests,
     revisions,
+    schedules,
     series,
 )
 from updraft.ledger.engine import reading, writing
@@ -44,6 +45,7 @@ from updraft.ledger.records import (
     Request,
     RequestKind,
     Revision,
+    Schedule,
     Series,
     SeriesEvent,
     Transition,
@@ -482,6 +484,39 @@ class SeriesEvents(_Repository):
         """Return the series with recorded jobs, the one that ran last first."""
         with self._reading() as connection:
             return series.list_series(connection, tenant, limit)
+
+
+class Schedules(_Repository):
+    """What is known of each series that a schedule with conditions starts, and its firings."""
+
+    def ensure(self, tenant: str, name: str, dag_id: str, rule: Mapping[str, Any]) -> Schedule:
+        """Return the schedule, recorded if it is new. A rule that has changed comes into force now."""
+        with self._writing() as connection:
+            return schedules.ensure(connection, tenant, name, dag_id, rule, self._clock())
+
+    def save(self, changed: Schedule, fired: NewSeriesEvent | None = None) -> SeriesEvent | None:
+        """Store what a look decided, together with the event of a schedule that fires. Returns the event."""
+        with self._writing() as connection:
+            return schedules.save(connection, changed, fired, self._clock())
+
+    def pause(self, tenant: str, name: str, by: str | None) -> Schedule:
+        """Pause a schedule in the name of a user; None lets it go on. Raises NotFoundError."""
+        with self._writing() as connection:
+            return schedules.pause(connection, tenant, name, by)
+
+    def of_tenant(self, tenant: str) -> list[Schedule]:
+        with self._reading() as connection:
+            return schedules.list_schedules(connection, tenant)
+
+    def untaken(self, tenant: str, name: str) -> SeriesEvent | None:
+        """Return the newest firing of a series, if no job has taken it."""
+        with self._reading() as connection:
+            return schedules.untaken(connection, tenant, name)
+
+    def take(self, key: str, job_id: str) -> str | None:
+        """Give a firing to a job; return the job that has it. None: there is no such firing."""
+        with self._writing() as connection:
+            return schedules.take(connection, key, job_id)
 
 
 class IdempotencyRecords(_Repository):

@@ -259,6 +259,26 @@ series_events = Table(
     UniqueConstraint("key"),
 )
 
+# What is known of each series that a schedule with conditions starts.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("tenant", String(WORD_LENGTH), primary_key=True),
+    Column("series", String(NAME_LENGTH), primary_key=True),
+    Column("dag_id", String(ID_LENGTH), nullable=False),
+    Column("rule", JSON, nullable=False),
+    Column("since", UtcDateTime, nullable=False),  # when this rule came into force
+    Column("slot", UtcDateTime),  # the last moment of its cron that was decided
+    Column("fired_at", UtcDateTime),
+    Column("fired_on", String(WORD_LENGTH)),  # fingerprint of the data then
+    Column("seen", String(WORD_LENGTH)),  # fingerprint of the data at the last look
+    Column("seen_since", UtcDateTime),
+    Column("looked_at", UtcDateTime),
+    Column("next_at", UtcDateTime),
+    Column("reason", Text, nullable=False),
+    Column("paused_by", String(NAME_LENGTH)),
+)
+
 locks = Table(
     "locks",
     metadata,
