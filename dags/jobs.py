@@ -20,7 +20,7 @@ for job in load_jobs(Path(__file__).parent.parent / "jobs"):
     with DAG(
         dag_id=job_dag(job.path.parent.name),
         description=(manifest.description or f"Trains {manifest.name}") if manifest else "The manifest is wrong",
-        schedule=timetable(manifest),
+        schedule=timetable(manifest, job_dag(job.path.parent.name)),
         tags=["updraft", "job"] if manifest else ["updraft", "job", "wrong-manifest"],
         doc_md=f"`{job.path.name}` in `jobs/{job.path.parent.name}`" if manifest else f"```\n{job.error}\n```",
         **DAG_ARGS,

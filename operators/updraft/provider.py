@@ -10,7 +10,7 @@ from typing import Any
 PACKAGE = "updraft"
 INTEGRATION = "Updraft"
 OPERATORS = ("admit", "checkpoints", "learner", "reaper", "registry", "release", "requests", "stage")
-TRIGGERS = ("admit", "approval", "checkpoints", "gang", "reaper", "requests", "tracking")
+TRIGGERS = ("admit", "approval", "checkpoints", "gang", "reaper", "requests", "series", "tracking")
 
 
 def get_provider_info() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.timetables.simple import NullTimetable
+from airflow.timetables.simple import AssetTriggeredTimetable, NullTimetable
 from airflow.timetables.trigger import CronTriggerTimetable
 
 from updraft.lifecycle.names import job_id
@@ -63,6 +63,34 @@ class CronTimetable(CronTriggerTimetable):
     def deserialize(cls, data: dict[str, Any]) -> CronTimetable:
         made = super().deserialize(data)
         assert isinstance(made, CronTimetable)
+        made.name = data["name"]
+        return made
+
+    def generate_run_id(
+        self, *, run_type: DagRunType, run_after: DateTime, data_interval: DataInterval | None, **extra: Any
+    ) -> str:
+        return run_id(self.name, run_type, run_after)
+
+
+class SeriesTimetable(AssetTriggeredTimetable):
+    """A timetable with a run at each event of a series' asset. Make it with `named`."""
+
+    name = "job"
+
+    @classmethod
+    def named(cls, name: str, asset: Any) -> SeriesTimetable:
+        """Return the timetable of `asset`; `name` begins the ids of the runs."""
+        made = cls([asset])
+        made.name = name
+        return made
+
+    def serialize(self) -> dict[str, Any]:
+        return {**super().serialize(), "name": self.name}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> SeriesTimetable:
+        made = super().deserialize(data)
+        assert isinstance(made, SeriesTimetable)
         made.name = data["name"]
         return made
 

@@ -63,6 +63,7 @@ class Timing:
         log_retry_seconds: between tries to open a log in the store.
         mlflow_seconds: between looks whether MLflow answers.
         answer_seconds: between looks whether a request was answered.
+        schedule_seconds: between looks whether a series trains again.
         removal_seconds: until a pod has to be gone after its grace period.
         reaper_seconds: between looks for jobs without a controller.
         airflow_answer_seconds: within which Airflow has to answer a question of the reaper.
@@ -85,6 +86,7 @@ class Timing:
     log_retry_seconds: float = 3.0
     mlflow_seconds: float = 5.0
     answer_seconds: float = 1.5
+    schedule_seconds: float = 15.0
     removal_seconds: float = 30.0
     reaper_seconds: float = 15.0
     airflow_answer_seconds: float = 30.0

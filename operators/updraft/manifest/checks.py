@@ -220,5 +220,20 @@ def _export(raw: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _schedule(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     schedule = raw.get("schedule")
-    if isinstance(schedule, Mapping) and schedule.get("cron") is None and not schedule.get("and_new"):
-        yield FieldError("schedule.cron", None, "is missing", "five cron fields or a name", "'0 3 * * *'")
+    if not isinstance(schedule, Mapping):
+        return
+    cron, new = schedule.get("cron"), schedule.get("and_new")
+    if cron is None and not new and schedule.get("or_champion_older") is None:
+        allowed = "five cron fields or a name; or and_new, or_champion_older"
+        yield FieldError("schedule.cron", None, "is missing", allowed, "'0 3 * * *'")
+    for field in ("secret", "quiet", "marker"):
+        if schedule.get(field) is not None and not new:
+            yield FieldError(f"schedule.{field}", show(schedule[field]), "is given without and_new", "and_new too")
+    if schedule.get("at_most_every") is not None and cron is not None:
+        problem = "is given with cron, which says the times"
+        yield FieldError("schedule.at_most_every", show(schedule["at_most_every"]), problem, "one of the two")
+    if schedule.get("or_champion_older") is not None and _part(raw, "export").get("register_as") is None:
+        problem = "is given, but nothing is registered, so there is no champion"
+        yield FieldError(
+            "schedule.or_champion_older", show(schedule["or_champion_older"]), problem, "export.register_as too"
+        )

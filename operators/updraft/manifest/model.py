@@ -329,17 +329,45 @@ class Export(Part):
 
 
 class Schedule(Part):
-    """The times at which a manifest in `jobs/` runs by itself."""
+    """When a manifest in `jobs/` runs by itself: at times, on new data, or both together."""
 
     cron: Annotated[Text, AfterValidator(values.check_cron)] | None = Field(
         None, description="Five cron fields, or @hourly, @daily, @weekly, @monthly, @yearly", examples=["0 3 * * *"]
     )
     and_new: Annotated[
         tuple[Annotated[Text, AfterValidator(values.check_s3)], ...], Field(strict=False, max_length=limits.LISTED)
-    ] = Field((), description="Run only if these have new data", examples=[["s3://datasets/digits/"]])
+    ] = Field(
+        (),
+        description="Run only if one of these has new data since the last run that the schedule started; without cron, "
+        "as soon as there is some",
+        examples=[["s3://datasets/digits/"]],
+    )
+    secret: SecretName | None = Field(
+        None, description="Stored secret for the private buckets of and_new", examples=["bucket-read"]
+    )
+    quiet: Duration | None = Field(
+        None, description="How long new data must be unchanged before it counts", examples=["10m"]
+    )
+    marker: Annotated[Text, AfterValidator(values.check_marker)] | None = Field(
+        None,
+        description="Name of the object that closes a delivery: only new or rewritten objects of this name count as "
+        "new data",
+        examples=["_SUCCESS"],
+    )
+    or_champion_older: Duration | None = Field(
+        None, description="Run without new data, too, if the champion is older than this", examples=["30d"]
+    )
+    at_most_every: Duration | None = Field(
+        None, description="Without cron: the least time between two runs; default: 1h", examples=["6h"]
+    )
     timezone: Annotated[Text, AfterValidator(values.check_timezone)] = Field(
         "UTC", description="Time zone of the cron fields", examples=["Europe/Berlin"]
     )
+
+    @property
+    def has_conditions(self) -> bool:
+        """Return whether it looks at more than the clock."""
+        return bool(self.and_new) or self.or_champion_older is not None
 
 
 class Manifest(Part):

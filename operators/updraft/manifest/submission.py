@@ -19,7 +19,6 @@ _Used = Callable[[Manifest], object]
 UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
     "elastic": (lambda m: m.elastic, "no elastic field; resources.learners is a fixed number"),
     "priority": (lambda m: m.priority != "normal", "normal; jobs start first come, first served"),
-    "schedule.and_new": (lambda m: m.schedule and m.schedule.and_new, "schedule.cron only"),
 }
 
 

@@ -238,6 +238,13 @@ def check_env(value: object) -> dict[str, str]:
     return check_each(value, check, "a mapping of names to text", "{OMP_NUM_THREADS: '1'}")
 
 
+def check_marker(value: str) -> str:
+    """Return the name of an object. Raises PydanticCustomError for a path."""
+    if not value or "/" in value or len(value) > 200:
+        raise wrong(f"{VALUE} is no name of an object", "a name without slashes", "_SUCCESS", value=value)
+    return value
+
+
 def check_promote_if(value: object) -> dict[str, str]:
     def check(metric: str, text: object) -> None:
         check_metric_name(metric)

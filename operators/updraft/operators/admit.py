@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.controller import queueing
 from updraft.controller.outbox import require_tracking
@@ -68,7 +69,10 @@ class AdmitOperator(UsesServices, BaseOperator):
 
     def _enter(self, context: Context) -> str:
         manifest = self._judge(context)
-        self._record(context, manifest)
+        fired = fired_keys(context)
+        self._refuse_second(fired, run_key(context)[1])
+        recorded = self._record(context, manifest)
+        self._take(context, recorded, fired)
         with ends_job(self.services, context, FailureClass.CONFIGURATION) as job:
             self._check_cluster(job, manifest)
             self._check_secrets(job, manifest)
@@ -99,6 +103,24 @@ class AdmitOperator(UsesServices, BaseOperator):
                     method_name="admitted",
                 )
             return self._admit(context, job, *answer)
+
+    def _refuse_second(self, fired: Sequence[str], job_id: str) -> None:
+        """Skip this run if other jobs have taken all firings that started it: Airflow was told of one twice."""
+        events = [self.services.ledger.series.find(key) for key in fired]
+        owners = {event.job_id for event in events if event is not None and event.job_id is not None}
+        if owners and job_id not in owners and all(event and event.job_id for event in events):
+            raise AirflowSkipException(f"{', '.join(sorted(owners))} was started for the same reason; nothing to do")
+
+    def _take(self, context: Context, job: Job, fired: Sequence[str]) -> None:
+        """Give the firings that started this run to its job, and note why it was started."""
+        for key in fired:
+            owner = self.services.ledger.schedules.take(key, job.id)
+            if owner is not None and owner != job.id:
+                reason = f"job {owner} was started for the same reason"
+                raise fail(self.services, context, job.id, FailureClass.CANCELLED, reason)
+            event = self.services.ledger.series.find(key)
+            if event is not None and job.state is State.PENDING:
+                self.services.ledger.jobs.move(job.id, State.PENDING, f"started by its schedule: {event.reason}")
 
     def _wait_for_tracking(self, job: Job, why: str) -> NoReturn:
         reason = f"waiting for MLflow, which every job's run is opened in: {why}"
@@ -289,3 +311,15 @@ def _nodes(services: Services) -> list[dict[str, Any]]:
     core = services.core
     listed = calls.call("list nodes", core.list_node)
     return list(core.api_client.sanitize_for_serialization(listed)["items"])
+
+
+def fired_keys(context: Context) -> list[str]:
+    """Return the keys of the firings whose asset events started this run; none for a run that was started otherwise."""
+    found: list[str] = []
+    events: Any = context.get("triggering_asset_events") or {}
+    for of_asset in events.values():
+        for event in of_asset:
+            payload = (event.extra or {}).get("payload")
+            if isinstance(payload, Mapping) and isinstance(payload.get("fired"), str):
+                found.append(payload["fired"])
+    return list(dict.fromkeys(found))

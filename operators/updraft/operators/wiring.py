@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from updraft.lifecycle.workflow import (
@@ -18,6 +18,7 @@ from updraft.lifecycle.workflow import (
     REGISTER_TASK,
     RELEASE_TASK,
     STAGE_TASK,
+    TRAIN_DAG,
     TRAIN_ROLE,
     TRAIN_TASK,
     VALIDATE_TASK,
@@ -30,7 +31,7 @@ from updraft.operators.learner import LearnerOperator
 from updraft.operators.registry import PromoteOperator, RegisterOperator
 from updraft.operators.release import ReleaseOperator
 from updraft.operators.stage import StageOperator, ValidateOperator
-from updraft.timetables import CronTimetable, OnDemandTimetable
+from updraft.timetables import CronTimetable, OnDemandTimetable, SeriesTimetable
 
 # Airflow's retries are only for failures of the control plane; a job's own failure ends its task at once.
 DEFAULT_ARGS: dict[str, Any] = {
@@ -57,14 +58,38 @@ def params(base: Manifest | None = None) -> dict[str, Param]:
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 
-def timetable(manifest: Manifest | None) -> OnDemandTimetable | CronTimetable:
-    """Return the timetable of a manifest's DAG: its cron in its own time zone, or none. Run ids begin with the
-    manifest's name.
+def timetable(
+    manifest: Manifest | None, dag_id: str = TRAIN_DAG
+) -> OnDemandTimetable | CronTimetable | SeriesTimetable:
+    """Return the timetable of a manifest's DAG: its cron in its own time zone, the events of its series if its schedule
+    has conditions, or none. Run ids begin with the manifest's name.
     """
     name = manifest.name if manifest is not None else "job"
-    if manifest is None or manifest.schedule is None or manifest.schedule.cron is None:
+    if manifest is None or manifest.schedule is None:
         return OnDemandTimetable(name)
+    if manifest.schedule.has_conditions:
+        return SeriesTimetable.named(name, _asset(manifest, dag_id))
+    assert manifest.schedule.cron is not None
     return CronTimetable.named(name, manifest.schedule.cron, manifest.schedule.timezone)
+
+
+def _asset(manifest: Manifest, dag_id: str) -> Asset:
+    """Return the asset whose events start the jobs of a series. Its watcher evaluates the manifest's schedule."""
+    from updraft.triggers.series import SeriesTrigger  # imports the ledger, which other manifests do not need
+
+    trigger = SeriesTrigger(
+        tenant=manifest.tenant,
+        series=manifest.name,
+        dag_id=dag_id,
+        rule=manifest.canonical()["schedule"],
+        model=manifest.export.register_as if manifest.export else None,
+    )
+    return Asset(
+        name=f"series {manifest.tenant}/{manifest.name}",
+        uri=f"updraft://series/{manifest.tenant}/{manifest.name}",
+        group="updraft",
+        watchers=[AssetWatcher(name=f"schedule of {manifest.name}", trigger=trigger)],
+    )
 
 
 def train_tasks(dag: DAG, form: dict[str, Param]) -> None:

@@ -100,18 +100,10 @@ def look(rule: ScheduleRule, facts: SeriesFacts) -> Look:
     counts. A moment without new data is decided: data that comes later waits for the next one. A moment at which the
     data still changes, or cannot be listed, is not decided yet.
     """
-    slot = next_at = None
-    if rule.cron is not None:
-        next_at = following(rule.cron, rule.timezone, facts.now)
-        slot = latest(rule.cron, rule.timezone, facts.now)
-        if slot <= (facts.slot or facts.since):
-            return Look((), f"waits for {_local(next_at, rule.timezone)}", next_at=next_at)
-    if facts.paused is not None:
-        return Look((), f"paused by {facts.paused}", slot, next_at)
-    if slot is None and facts.fired_at is not None and facts.now - facts.fired_at < rule.at_most_every:
-        return Look((), f"fired {_ago(facts.now - facts.fired_at)} ago, and at most every {_ago(rule.at_most_every)}")
-    if facts.running is not None:
-        return Look((), f"job {facts.running} still runs", next_at=next_at)
+    waits = waits_for(rule, facts)
+    if waits is not None:
+        return waits
+    slot, next_at = _moments(rule, facts)
     because = _old_champion(rule, facts)
     wait = ""
     if rule.and_new:
@@ -126,6 +118,28 @@ def look(rule: ScheduleRule, facts: SeriesFacts) -> Look:
     if wait:
         return Look((), wait, next_at=next_at)
     return Look((), missing, slot, next_at)
+
+
+def waits_for(rule: ScheduleRule, facts: SeriesFacts) -> Look | None:
+    """Return what keeps the series from firing whatever its data is; None if that decides."""
+    slot, next_at = _moments(rule, facts)
+    if slot is not None and slot <= (facts.slot or facts.since):
+        assert next_at is not None
+        return Look((), f"waits for {_local(next_at, rule.timezone)}", next_at=next_at)
+    if facts.paused is not None:
+        return Look((), f"paused by {facts.paused}", slot, next_at)
+    if slot is None and facts.fired_at is not None and facts.now - facts.fired_at < rule.at_most_every:
+        return Look((), f"fired {_ago(facts.now - facts.fired_at)} ago, and at most every {_ago(rule.at_most_every)}")
+    if facts.running is not None:
+        return Look((), f"job {facts.running} still runs", next_at=next_at)
+    return None
+
+
+def _moments(rule: ScheduleRule, facts: SeriesFacts) -> tuple[datetime | None, datetime | None]:
+    """Return the last moment of the cron and the one after it; None without a cron."""
+    if rule.cron is None:
+        return None, None
+    return latest(rule.cron, rule.timezone, facts.now), following(rule.cron, rule.timezone, facts.now)
 
 
 def _old_champion(rule: ScheduleRule, facts: SeriesFacts) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from updraft.exceptions import DataError, RefusedError
 from updraft.manifest.sources import Source, parse_source
@@ -13,7 +13,7 @@ from updraft.storage.platform import platform_credentials
 from updraft.storage.staged import Staged
 from updraft_learner.contract import Keys
 from updraft_learner.prepare import memory
-from updraft_learner.prepare.buckets import SourceBucket, access, list_source
+from updraft_learner.prepare.buckets import Listed, SourceBucket, access, list_source
 from updraft_learner.prepare.documents import LIMIT_FILES, SourceRequest
 from updraft_learner.prepare.errors import bucket_errors
 from updraft_learner.streams.listing import ObjectListing
@@ -80,6 +80,36 @@ def check_there(source: str, tenant: str, settings: Settings) -> None:
                 f"{source}: bucket {parsed.bucket!r} at {bucket.endpoint} has no objects there; upload the data or "
                 "correct the prefix"
             )
+
+
+def list_for_schedule(
+    sources: Sequence[str],
+    tenant: str,
+    *,
+    credentials: Mapping[str, str] | None,
+    secret: str | None,
+    marker: str | None,
+    settings: Settings,
+) -> list[tuple[str, Listed]]:
+    """Return the objects of the s3:// addresses, each with its address; with `marker`, only those of this name.
+
+    Raises DataError, RefusedError or UnavailableError, which names the address.
+    """
+    found: list[tuple[str, Listed]] = []
+    for source in sources:
+        parsed = parse_source(source, git=True)
+        if credentials is None:
+            _check_open(source, parsed, f"{Keys(tenant).prefix}/", settings)
+        with source_errors(), bucket_errors(source, secret):
+            bucket = SourceBucket(parsed.bucket, access(credentials, secret, platform_credentials(settings)))
+            prefix = parsed.key if parsed.key.endswith("/") or not parsed.key else f"{parsed.key}/"
+            for item in bucket.listing(parsed.key):
+                inside = item.key == parsed.key or item.key.startswith(prefix)
+                if inside and (marker is None or item.key.rpartition("/")[2] == marker):
+                    found.append((source, item))
+                if len(found) > LIMIT_FILES:
+                    raise DataError(f"{source}: has over {LIMIT_FILES} objects; name a marker, or a longer prefix")
+    return found
 
 
 def _check_open(source: str, parsed: Source, own: str, settings: Settings) -> None:

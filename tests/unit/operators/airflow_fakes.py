@@ -66,6 +66,7 @@ class Platform:
         self.drive: Callable[[str, str], dict[str, Any]] | None = None  # in place of `_drive`
         self.judges: Callable[[dict[str, Any]], dict[str, Any]] = lambda source: JUDGED
         self.pods_end: Callable[[Platform, str], dict[str, Any]] = Platform.pods_succeed
+        self.fired: tuple[str, ...] = ()
         self.answers: Callable[[Platform], dict[str, Any]] = lambda _: APPROVED
         self.asked: list[Question] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -178,7 +179,14 @@ class Platform:
                 get_task_states=lambda **_: {self.run_id: dict(self.states)},
             ),
             "run_id": self.run_id,
+            "triggering_asset_events": {
+                "asset": [SimpleNamespace(extra={"payload": {"fired": k}}) for k in self.fired]
+            },
         }
+
+    def dag_started_by(self, *keys: str) -> None:
+        """The run was started by the events of these firings."""
+        self.fired = keys
 
     # --- what happens while a task is deferred ---
 
