@@ -198,6 +198,7 @@ def running_stack(name: str, variables: Mapping[str, str]) -> Iterator[Stack]:
     for folder in ("images", "envs"):
         (home / folder).symlink_to(PREPARED / folder, target_is_directory=True)
     environment = {**os.environ, "UPDRAFT_HOME": str(home), **variables}
+    (home / "dags").mkdir()  # for DAG files of a user's own; a test may add one
     made = init(home).model_copy(update={"users": USERS})
     (home / "config.json").write_text(made.model_dump_json())
     stack_command = [sys.executable, "-m", "updraft.stack"]

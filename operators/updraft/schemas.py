@@ -446,7 +446,7 @@ class SeriesEvent(Schema):
     """What happened to a model of a series."""
 
     at: datetime
-    kind: str = Field(description="waiting, promoted, rejected or rolled back")
+    kind: str = Field(description="fired, waiting, promoted, rejected or rolled back")
     model: str | None = None
     version: str | None = None
     job: str | None = Field(None, description="Job that made the version")
@@ -476,10 +476,25 @@ class SeriesRun(Schema):
     reason: str = Field("", description="Of the outcome; of the state, where there is no outcome")
 
 
+class Schedule(Schema):
+    """A series whose schedule has conditions, and what the last look at it decided."""
+
+    tenant: str
+    series: str
+    dag: str
+    rule: dict[str, Any] = Field(description="The manifest's section `schedule`")
+    reason: str = Field("", description="What the last look decided")
+    looked_at: datetime | None = None
+    next_at: datetime | None = Field(None, description="Next moment of its cron")
+    fired_at: datetime | None = None
+    paused_by: str | None = Field(None, description="User who paused it")
+
+
 class SeriesDetail(SeriesSummary):
     """A series with its newest jobs and all that happened to its models."""
 
     previous: str | None = Field(None, description="Version that a roll-back restores")
+    schedule: Schedule | None = Field(None, description="If it has one with conditions")
     runs: tuple[SeriesRun, ...] = ()
     events: tuple[SeriesEvent, ...] = Field((), description="Newest first")
 
@@ -499,3 +514,9 @@ class RolledBack(Schema):
 
     message: str
     event: SeriesEvent
+
+
+class ScheduleList(Schema):
+    """Schedules with conditions, by series."""
+
+    schedules: tuple[Schedule, ...]

@@ -46,11 +46,37 @@ def detail(reader: JobReader, tenant: str, name: str) -> schemas.SeriesDetail:
         return schemas.SeriesDetail(
             **summary.model_dump(),
             previous=line[-2] if len(line) > 1 else None,
+            schedule=next((schedule(s) for s in book.schedules.of_tenant(tenant) if s.series == name), None),
             runs=tuple(_run(book, each.id, events) for each in book.jobs.find(tenant, None, name, SHOWN_RUNS)),
             events=tuple(event(each) for each in reversed(events)),
         )
 
     return reader.parts.deadline.call("ledger", ask)
+
+
+def schedules(reader: JobReader) -> list[schemas.Schedule]:
+    """Return the schedules with conditions of the caller's tenants."""
+    tenants = [tenant for tenant in reader.parts.settings.tenants if reader.policy(reader.caller, tenant)]
+
+    def ask() -> list[schemas.Schedule]:
+        book = reader.parts.ledger()
+        return [schedule(each) for tenant in tenants for each in book.schedules.of_tenant(tenant)]
+
+    return reader.parts.deadline.call("ledger", ask)
+
+
+def schedule(found: ledger.Schedule) -> schemas.Schedule:
+    return schemas.Schedule(
+        tenant=found.tenant,
+        series=found.series,
+        dag=found.dag_id,
+        rule=dict(found.rule),
+        reason=found.reason,
+        looked_at=found.looked_at,
+        next_at=found.next_at,
+        fired_at=found.fired_at,
+        paused_by=found.paused_by,
+    )
 
 
 def event(found: ledger.SeriesEvent) -> schemas.SeriesEvent:

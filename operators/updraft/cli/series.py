@@ -1,4 +1,4 @@
-"""Commands for models over time: series, roll-back."""
+"""Commands for models over time: series, schedules, roll-back."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant of the serie
 
 def register(app: typer.Typer) -> None:
     app.command()(series)
+    app.command()(schedules)
     app.command("roll-back")(roll_back)
 
 
@@ -47,6 +48,40 @@ def series(
             for each in listed.series
         ]
         print_table(("series", "tenant", "jobs", "champion", "last job"), rows)
+
+
+@handled
+def schedules(
+    pause: Annotated[str | None, typer.Option("--pause", metavar="SERIES", help="Let it start no jobs.")] = None,
+    unpause: Annotated[str | None, typer.Option("--unpause", metavar="SERIES", help="Let it start jobs again.")] = None,
+    tenant: TenantOption = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """List the schedules with conditions: what they wait for, and when they fired. Airflow shows plain crons."""
+    from updraft.client import Client
+
+    with Client() as client:
+        for name, paused in ((pause, True), (unpause, False)):
+            if name is not None:
+                client.pause_schedule(name, paused=paused, tenant=tenant)
+        listed = client.schedules()
+    if as_json:
+        print_json(listed)
+    elif not listed.schedules:
+        say("no schedules with conditions; a manifest in jobs/ with schedule.and_new has one")
+    else:
+        rows = [
+            (
+                each.series,
+                each.tenant,
+                each.rule.get("cron") or "",
+                f"{each.next_at.astimezone():%Y-%m-%d %H:%M}" if each.next_at else "",
+                ago(each.fired_at),
+                each.reason,
+            )
+            for each in listed.schedules
+        ]
+        print_table(("series", "tenant", "cron", "next", "fired", "reason"), rows, stretch="reason")
 
 
 @handled

@@ -37,6 +37,8 @@ from updraft.schemas import (
     Planned,
     RequestList,
     RolledBack,
+    Schedule,
+    ScheduleList,
     SecretList,
     SeriesDetail,
     SeriesList,
@@ -251,6 +253,18 @@ class Client:
         """
         path = f"{API_PREFIX}/series/{quote(name, safe='')}"
         return SeriesDetail.model_validate(self.http.json("GET", path, params={"tenant": tenant}))
+
+    def schedules(self) -> ScheduleList:
+        """Return the schedules with conditions, and what the last look at each decided."""
+        return ScheduleList.model_validate(self.http.json("GET", f"{API_PREFIX}/schedules"))
+
+    def pause_schedule(self, name: str, *, paused: bool = True, tenant: str = "default") -> Schedule:
+        """Let the schedule of the series `name` of `tenant` start no jobs; `paused=False`: let it start them again.
+
+        Raises NotFoundError for a series without a schedule with conditions.
+        """
+        path = f"{API_PREFIX}/series/{quote(name, safe='')}/{'pause' if paused else 'unpause'}"
+        return Schedule.model_validate(self.http.json("POST", path, params={"tenant": tenant}))
 
     def roll_back(
         self, name: str, reason: str, *, version: str | None = None, model: str | None = None, tenant: str = "default"

@@ -144,3 +144,16 @@ def test_a_job_that_waits_for_approval_shows_where_a_person_answers(platform: Pl
     assert where in platform.client().get("/updraft/jobs/digits-1").text
     ledger.idempotency.record(job.id, PROMOTION, Promotion(False, "rejected", "champion"))
     assert platform.client().get("/updraft/api/v1/jobs/digits-1").json()["approval"] is None
+
+
+def test_schedules_are_listed_and_paused_in_the_callers_name(platform: Platform) -> None:
+    platform.job("digits-1")
+    platform.ledger.schedules.ensure("default", "digits", "job_digits", {"cron": "0 3 * * *"})
+    client = platform.client("ada")
+    (found,) = client.get("/updraft/api/v1/schedules").json()["schedules"]
+    assert (found["series"], found["dag"], found["paused_by"]) == ("digits", "job_digits", None)
+    assert client.post(f"{API}/digits/pause").json()["paused_by"] == "ada"
+    assert client.get(f"{API}/digits").json()["schedule"]["paused_by"] == "ada"
+    assert client.post(f"{API}/digits/unpause").json()["paused_by"] is None
+    assert client.post(f"{API}/words/pause").status_code == 404
+    assert platform.client("reader").post(f"{API}/digits/pause").status_code == 403

@@ -79,3 +79,30 @@ def test_a_roll_back_needs_a_reason(sent: list[Any], run: Run) -> None:
     assert ran.code == 2
     assert "--reason" in ran.err
     assert sent == []
+
+
+def test_schedules_are_listed_paused_and_unpaused(airflow: FakeAirflow, run: Run) -> None:
+    schedule = {
+        "tenant": "default",
+        "series": "digits",
+        "dag": "job_digits",
+        "rule": {"cron": "0 3 * * *"},
+        "reason": "no new data at s3://datasets/digits/",
+        "next_at": NOW,
+    }
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        path = request.url.path.removeprefix("/updraft/api/v1")
+        if path == "/schedules":
+            return httpx.Response(200, json={"schedules": [schedule]})
+        if path in ("/series/digits/pause", "/series/digits/unpause"):
+            asked.append(path)
+            return httpx.Response(200, json=schedule)
+        return None
+
+    airflow.override = answer
+    assert "no new data at s3://datasets/digits/" in run("schedules").out
+    assert run("schedules", "--pause", "digits").code == 0
+    assert run("schedules", "--unpause", "digits", "--json").code == 0
+    assert asked == ["/series/digits/pause", "/series/digits/unpause"]

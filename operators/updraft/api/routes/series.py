@@ -11,8 +11,9 @@ from updraft.api import series
 from updraft.api.access import CallerDep
 from updraft.api.bodies import roll_back_body
 from updraft.api.depends import ReaderDep, TenantDep
+from updraft.api.reading import JobReader
 from updraft.exceptions import RefusedError
-from updraft.schemas import RollBackBody, RolledBack, SeriesDetail, SeriesList
+from updraft.schemas import RollBackBody, RolledBack, Schedule, ScheduleList, SeriesDetail, SeriesList
 
 router = APIRouter(tags=["series"])
 writing = APIRouter(tags=["series"])
@@ -28,6 +29,28 @@ def list_series(
 @router.get("/series/{name}", summary="A series: its newest jobs, its champions, and what happened to its models")
 def show_series(reader: ReaderDep, tenant: TenantDep, name: str) -> SeriesDetail:
     return series.detail(reader, tenant, name)
+
+
+@router.get("/schedules", summary="The schedules with conditions, and what the last look at each decided")
+def list_schedules(reader: ReaderDep) -> ScheduleList:
+    return ScheduleList(schedules=tuple(series.schedules(reader)))
+
+
+@writing.post("/series/{name}/pause", summary="Let the schedule of a series start no jobs")
+def pause(reader: ReaderDep, caller: CallerDep, tenant: TenantDep, name: str) -> Schedule:
+    """Pause the schedule of a series: moments of its cron pass without a job. Jobs that run go on."""
+    return _paused(reader, tenant, name, caller.name)
+
+
+@writing.post("/series/{name}/unpause", summary="Let the schedule of a series start jobs again")
+def unpause(reader: ReaderDep, tenant: TenantDep, name: str) -> Schedule:
+    """End a pause. Moments that passed during it start nothing."""
+    return _paused(reader, tenant, name, None)
+
+
+def _paused(reader: JobReader, tenant: str, name: str, by: str | None) -> Schedule:
+    parts = reader.parts
+    return series.schedule(parts.deadline.call("ledger", lambda: parts.ledger().schedules.pause(tenant, name, by)))
 
 
 @writing.post(

@@ -1,0 +1,108 @@
+"""New objects in a bucket start a training by themselves, and a better model takes the champion's place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from system_helpers import Stack, pretty
+
+pytestmark = [pytest.mark.system, pytest.mark.turn(2), pytest.mark.timeout(900)]
+WAIT_SECONDS = 300.0
+PREFIX = "retrained/"
+PROGRAM = """
+import mlflow.sklearn, os
+from pathlib import Path
+from sklearn.dummy import DummyClassifier
+import updraft_learner as updraft
+files = sorted((Path(os.environ["DATA_DIR"]) / "numbers").iterdir())
+updraft.log_metrics({"accuracy": min(0.5 + 0.1 * len(files), 1.0)}, step=1)
+mlflow.sklearn.save_model(DummyClassifier().fit([[0], [1]], [0, 1]), os.path.join(os.environ["RESULT_DIR"], "model"))
+"""
+MANIFEST = {
+    "name": "retrained",
+    "framework": {"name": "sklearn"},
+    "command": f"cat > train.py <<'END'\n{PROGRAM}END\npython train.py",
+    "data": [{"source": f"s3://datasets/{PREFIX}", "as": "numbers"}],
+    "resources": {"learners": 1, "cpus": 0.5, "memory": "512MiB"},
+    "export": {
+        "formats": ["mlflow"],
+        "trust_code": True,
+        "register_as": "retrained",
+        "promote_if": {"accuracy": ">= champion"},
+    },
+    "schedule": {"and_new": [f"s3://datasets/{PREFIX}"], "at_most_every": "1s"},
+}
+DAG_FILE = """
+from airflow.sdk import DAG
+from updraft.manifest import parse
+from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
+
+manifest = parse({manifest!r})
+schedule = timetable(manifest, "job_retrained")
+with DAG(dag_id="job_retrained", schedule=schedule, tags=["updraft", "job"], **DAG_ARGS) as dag:
+    train_tasks(dag, params(manifest))
+"""
+
+
+@pytest.fixture
+def dag(stack: Stack) -> Iterator[None]:
+    """The DAG of the manifest, as a file of the user's own; without it, nothing watches the bucket."""
+    path = stack.home / "dags" / "retrained.py"
+    path.write_text(DAG_FILE.format(manifest=MANIFEST))
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
+def eventually(ask: Callable[[], Any], stack: Stack) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, stack.run("schedules").stdout + stack.run("list").stdout
+        time.sleep(1)
+    return answer
+
+
+def jobs(stack: Stack) -> list[Any]:
+    return list(stack.client.jobs(name="retrained", limit=10))
+
+
+def schedule(stack: Stack) -> Any:
+    return next((each for each in stack.client.schedules().schedules if each.series == "retrained"), None)
+
+
+def test_new_data_trains_again_and_the_better_model_is_promoted(stack: Stack, dag: None) -> None:
+    found = eventually(lambda: schedule(stack), stack)
+    assert found.reason == f"no data at s3://datasets/{PREFIX}"
+    stack.put_object("datasets", f"{PREFIX}1.csv", b"1")
+    (first,) = eventually(lambda: jobs(stack), stack)
+    detail = stack.end(first.id)
+    assert detail.state == "COMPLETED", pretty(detail)
+    started = detail.transitions[1].reason
+    assert started == f"started by its schedule: new data at s3://datasets/{PREFIX}: 1 objects, 0.0 MB"
+    eventually(lambda: schedule(stack).reason == f"no new data at s3://datasets/{PREFIX}", stack)
+    assert len(jobs(stack)) == 1
+
+    stack.client.pause_schedule("retrained")
+    stack.put_object("datasets", f"{PREFIX}2.csv", b"2")
+    eventually(lambda: schedule(stack).reason == "paused by admin", stack)
+    assert len(jobs(stack)) == 1
+    stack.client.pause_schedule("retrained", paused=False)
+    eventually(lambda: len(jobs(stack)) == 2, stack)
+    second = jobs(stack)[0]
+    detail = stack.end(second.id)
+    assert detail.state == "COMPLETED", pretty(detail)
+
+    series = stack.client.series_of("retrained")
+    assert (series.champion, series.previous) == ("2", "1")
+    kinds = [(event.kind, event.version, event.job) for event in reversed(series.events)]
+    assert kinds == [
+        ("fired", None, first.id),
+        ("promoted", "1", first.id),
+        ("fired", None, second.id),
+        ("promoted", "2", second.id),
+    ]
+    assert series.runs[0].data[0].tree != series.runs[1].data[0].tree
