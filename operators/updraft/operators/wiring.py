@@ -61,8 +61,8 @@ def params(base: Manifest | None = None) -> dict[str, Param]:
 def timetable(
     manifest: Manifest | None, dag_id: str = TRAIN_DAG
 ) -> OnDemandTimetable | CronTimetable | SeriesTimetable:
-    """Return the timetable of a manifest's DAG, `dag_id`: its cron in its own time zone, the events of its series if its
-    schedule has conditions, or none. Run ids begin with the manifest's name.
+    """Return the timetable of the DAG `dag_id` of a manifest: its cron in its own time zone, the events of its series
+    if its schedule has conditions, or none. Run ids begin with the manifest's name.
     """
     name = manifest.name if manifest is not None else "job"
     if manifest is None or manifest.schedule is None:
