@@ -9,15 +9,18 @@ import io
 import re
 import tarfile
 import threading
+import time
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 
 PYPI = "https://pypi.org/simple/"
 PYPI_FILES = "https://files.pythonhosted.org/"
+LINK_CHUNK_BYTES = 64 << 10
 
 
 def wheel(name: str, version: str, requires: Sequence[str] = ()) -> tuple[str, bytes]:
@@ -103,14 +106,37 @@ def package_index(
         yield url
 
 
+class Link:
+    """A network link that several answers share."""
+
+    def __init__(self, bytes_per_second: float | None) -> None:
+        self._rate, self._lock, self._free_at = bytes_per_second, threading.Lock(), 0.0
+
+    def send(self, out: BufferedIOBase, body: bytes) -> None:
+        for start in range(0, len(body), LINK_CHUNK_BYTES):
+            chunk = body[start : start + LINK_CHUNK_BYTES]
+            if self._rate is not None:
+                with self._lock:
+                    now = time.monotonic()
+                    self._free_at = max(self._free_at, now) + len(chunk) / self._rate
+                    wait = self._free_at - now
+                time.sleep(wait)
+            out.write(chunk)
+
+
 @contextmanager
-def package_mirror(address: str) -> Iterator[str]:
-    """Serve the packages of PyPI at this address; give the index's URL."""
+def package_mirror(address: str, bytes_per_second: float | None = None) -> Iterator[str]:
+    """Serve the packages of PyPI at this address; give the index's URL.
+
+    `bytes_per_second`: what the link to the index carries; None: as much as the machine.
+    """
 
     @cache
     def fetched(url: str) -> tuple[str, bytes]:
         with urllib.request.urlopen(url, timeout=300) as answer:
             return answer.headers["Content-Type"], answer.read()
+
+    link = Link(bytes_per_second)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -123,12 +149,20 @@ def package_mirror(address: str) -> Iterator[str]:
                 kind, body = fetched(PYPI_FILES + self.path.removeprefix("/files/"))
             else:
                 return self.send_error(404)
-            self.send_response(200)
+            part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+            self.send_response(200 if part is None else 206)
+            if part is not None:  # uv reads the metadata at the end of a wheel
+                size = len(body)
+                first = int(part[1]) if part[1] else size - int(part[2])
+                last = min(int(part[2]), size - 1) if part[1] and part[2] else size - 1
+                body = body[first : last + 1]
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
+                link.send(self.wfile, body)
 
         do_HEAD = do_GET
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from learner.package_index import package_mirror
+
 from benchmarks.options import Options
 from benchmarks.results import Budget, Comparison, Measured, Value
 from benchmarks.stack import BenchmarkError, Stack, learner_python, running_stack
@@ -20,14 +22,22 @@ WARM = Budget(at="most", value=1.0)
 # Of which none is in the image of scikit-learn; about 500 MB when they are installed.
 PACKAGES = ("duckdb", "networkx", "nltk", "plotly", "polars", "pyarrow", "statsmodels", "sympy", "xgboost-cpu")
 QUICK = ("networkx",)
+LINK_MBITS = 100  # of a company's or a home's connection; the mirrors of data centres are faster than a disk
 JOB_SECONDS = 900
 
 
 def measure(options: Options) -> Measured:
     packages = QUICK if options.quick else PACKAGES
     cold: list[tuple[float, float]] = []
+    linked: list[tuple[float, float]] = []
     warm: list[tuple[float, float]] = []
     for number in range(options.pairs(3, 1)):
+        with package_mirror("127.0.0.1", LINK_MBITS * 1e6 / 8) as index, running_stack("bench-environment") as stack:
+            installed_by_hand(packages, index)  # the mirror has fetched all files afterwards
+            by_hand = installed_by_hand(packages, index)
+            warm_up(stack)
+            built = started(stack, f"linked-{number}", packages, index)
+            linked.append((seconds_of_build(stack, built), by_hand))
         by_hand = installed_by_hand(packages)
         with running_stack("bench-environment") as stack:  # a new one each time: the last one's store knows the files
             warm_up(stack)
@@ -41,7 +51,13 @@ def measure(options: Options) -> Measured:
         settings={"packages": " ".join(packages)},
         comparisons=(
             Comparison(
-                name="Packages that nobody had before", unit="s", a="built by a pod of the job and stored",
+                name=f"Packages that nobody had before, over a link of {LINK_MBITS} Mbit/s", unit="s",
+                a="built by a pod of the job and stored",
+                b="`uv venv` and `uv pip install` by hand, without a cache", pairs=tuple(linked), budget=COLD,
+            ),
+            Comparison(
+                name="The same from this machine's index, which is as fast as its disk", unit="s",
+                a="built by a pod of the job and stored",
                 b="`uv venv` and `uv pip install` by hand, without a cache", pairs=tuple(cold), budget=COLD,
             ),
             Comparison(
@@ -59,12 +75,13 @@ def measure(options: Options) -> Measured:
             "The build is the attempt of the role `build`: the pod's start, resolving, locking, downloading and "
             "installing, and storing the files in the object store. Each pair has a new platform without a cache.",
             "Known packages lie on the node, and the learner's pod links to them.",
-            "The package index is that of the machine; both sides ask the same one.",
+            f"The link of {LINK_MBITS} Mbit/s is a mirror on the loopback address that sends no faster. Both sides of "
+            "a pair ask the same index.",
         ),
     )  # fmt: skip
 
 
-def installed_by_hand(packages: Sequence[str]) -> float:
+def installed_by_hand(packages: Sequence[str], index: str | None = None) -> float:
     """Return the seconds of making a virtual environment with the packages, as a person would."""
     uv = shutil.which("uv")
     if uv is None:
@@ -75,7 +92,11 @@ def installed_by_hand(packages: Sequence[str]) -> float:
         began = time.monotonic()
         commands = (
             [uv, "venv", "--quiet", "--no-cache", "--python", str(python), str(target)],
-            [uv, "pip", "install", "--quiet", "--no-cache", "--python", str(target / "bin" / "python"), *packages],
+            [
+                *(uv, "pip", "install", "--quiet", "--no-cache", "--python", str(target / "bin" / "python")),
+                *(("--default-index", index) if index else ()),
+                *packages,
+            ],
         )
         for command in commands:
             done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_SECONDS, check=False)
@@ -84,7 +105,7 @@ def installed_by_hand(packages: Sequence[str]) -> float:
         return time.monotonic() - began
 
 
-def started(stack: Stack, name: str, packages: Sequence[str]) -> str:
+def started(stack: Stack, name: str, packages: Sequence[str], index: str | None = None) -> str:
     """Run a job to its end; return its id."""
     manifest: dict[str, Any] = {
         "name": name,
@@ -93,7 +114,7 @@ def started(stack: Stack, name: str, packages: Sequence[str]) -> str:
         "resources": {"learners": 1, "cpus": 1, "memory": "1GiB"},
     }
     if packages:
-        manifest["environment"] = {"requirements": list(packages)}
+        manifest["environment"] = {"requirements": list(packages), **({"index": {"url": index}} if index else {})}
     job_id = stack.client.submit(manifest).id
     stack.completed(job_id, within_seconds=JOB_SECONDS)
     return job_id
