@@ -265,3 +265,29 @@ def test_credentials_do_not_show_their_secrets(tmp_path: Path) -> None:
     assert "hush" not in repr(read_credentials(env))
     with pytest.raises(PodError, match="cannot be read: No such file"):
         read_credentials({"UPDRAFT_CREDENTIALS_FILE": str(tmp_path / "nowhere")})
+
+
+def test_another_jobs_checkpoint_lies_beside_the_programs_own(store: FolderStore, paths: PodPaths) -> None:
+    put_checkpoint(store, "step-7-a1", {"state.pt": b"abc", "deep/x": b"d", "COMPLETE": b""}, local="step-7")
+    run(replace(CONFIG, job_id="job-2", init_job="job-1", init_checkpoint="step-7-a1"), paths, store)
+    folder = paths.at(contract.INIT_DIR)
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
+        "state.pt",
+        "deep/x",
+    }
+    assert (folder / "state.pt").read_bytes() == b"abc"
+    assert list(paths.checkpoints.iterdir()) == []
+    assert not paths.restored_file.exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_another_jobs_checkpoint_that_cannot_be_used_ends_the_job(
+    store: FolderStore, paths: PodPaths, damage: str
+) -> None:
+    """An older checkpoint of the job's own would not help, as after ExitCode.CHECKPOINT."""
+    if damage == "changed":
+        put_checkpoint(store, "step-7-a1", {"state.pt": b"abc"}, local="step-7")
+        store.put_bytes(f"{KEYS.checkpoint('job-1', 'step-7-a1')}/state.pt", b"abX")
+    with pytest.raises(StageError, match=r"init_from: job job-1: .*(not in the store|does not match)") as caught:
+        run(replace(CONFIG, job_id="job-2", init_job="job-1", init_checkpoint="step-7-a1"), paths, store)
+    assert caught.value.code == ExitCode.DATA

@@ -18,7 +18,10 @@ from pathlib import Path
 from sklearn.dummy import DummyClassifier
 import updraft_learner as updraft
 files = sorted((Path(os.environ["DATA_DIR"]) / "numbers").iterdir())
-updraft.log_metrics({"accuracy": min(0.5 + 0.1 * len(files), 1.0)}, step=1)
+earlier = updraft.init_dir()
+began = float((earlier / "files.txt").read_text()) if earlier else 0.0
+updraft.log_metrics({"accuracy": min(0.5 + 0.1 * len(files), 1.0), "began_with": began}, step=1)
+updraft.Checkpointer().save(writer=lambda folder: (folder / "files.txt").write_text(str(len(files))), step=1)
 mlflow.sklearn.save_model(DummyClassifier().fit([[0], [1]], [0, 1]), os.path.join(os.environ["RESULT_DIR"], "model"))
 """
 MANIFEST = {
@@ -27,6 +30,7 @@ MANIFEST = {
     "command": f"cat > train.py <<'END'\n{PROGRAM}END\npython train.py",
     "data": [{"source": f"s3://datasets/{PREFIX}", "as": "numbers"}],
     "resources": {"learners": 1, "cpus": 0.5, "memory": "512MiB"},
+    "init_from": "champion",
     "export": {
         "formats": ["mlflow"],
         "trust_code": True,
@@ -95,6 +99,8 @@ def test_new_data_trains_again_and_the_better_model_is_promoted(stack: Stack, da
     detail = stack.end(second.id)
     assert detail.state == "COMPLETED", pretty(detail)
 
+    assert stack.client.metrics(first.id).last["began_with"] == 0
+    assert stack.client.metrics(second.id).last["began_with"] == 1  # the champion's checkpoint: it had one file
     series = stack.client.series_of("retrained")
     assert (series.champion, series.previous) == ("2", "1")
     kinds = [(event.kind, event.version, event.job) for event in reversed(series.events)]

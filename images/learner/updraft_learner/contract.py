@@ -23,6 +23,8 @@ TREES_DIR = f"{ROOT_DIR}/trees"  # role prepare: the unpacked archives and repos
 PREPARE_FILE = f"{IO_DIR}/prepare.json"  # the input of the program of the role prepare
 PREPARE_REPORT_FILE = f"{IO_DIR}/report.json"  # and its output
 BUILD_DIR = f"{ROOT_DIR}/build"  # role build: uv, its work, and what it makes
+INIT_DIR = f"{ROOT_DIR}/init"  # another job's checkpoint, which the program begins with
+INIT_FROM_ENV = "UPDRAFT_INIT_FROM"  # the same as an absolute path; the folder is missing without such a checkpoint
 ENVIRONMENT_DIR = f"{ROOT_DIR}/environment"  # the packages that the job adds to its image
 METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
 STOP_FILE = f"{IO_DIR}/stop"  # if it exists: save a checkpoint and exit with ExitCode.PREEMPTED
@@ -150,6 +152,8 @@ class PodConfig:
     environment_tree: str | None = None  # sha256 of the tree of ENVIRONMENT_DIR
     params: dict[str, Any] = field(default_factory=dict)
     restore_checkpoint: str | None = None  # name of the checkpoint to restore into CHECKPOINT_DIR
+    init_job: str | None = None  # the job whose checkpoint of the name `init_checkpoint` is laid out in INIT_DIR
+    init_checkpoint: str | None = None
     adopt: str | None = None  # glob below CODE_DIR: what the program writes there becomes checkpoints
     collect: tuple[Collector, ...] = ()  # how metrics are taken from what the program prints or writes
     results_to: ResultsBucket | None = None

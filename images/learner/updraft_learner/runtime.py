@@ -66,6 +66,20 @@ def result_dir() -> Path:
     return _folder("RESULT_DIR", "result", create=True)
 
 
+def init_dir() -> Path | None:
+    """Return the folder with the checkpoint of another job that the manifest's `init_from` names; None if there is
+    none, as for the first job of a series with `init_from: champion`, and outside the platform.
+
+    A program that is resumed finds its own last checkpoint with `Checkpointer.latest`, and prefers that.
+
+    Example:
+        if checkpoints.latest() is None and (earlier := init_dir()) is not None:
+            model.load_state_dict(torch.load(earlier / "model.pt"))
+    """
+    path = os.environ.get("UPDRAFT_INIT_FROM")
+    return Path(path) if path and Path(path).is_dir() else None
+
+
 def checkpoint_dir() -> Path:
     """Return the folder for checkpoints, CHECKPOINT_DIR; made if missing. A resumed program finds its last checkpoint
     there.

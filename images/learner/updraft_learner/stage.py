@@ -136,6 +136,8 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
         _copy_sources(config, paths, store, out)
     if config.role == contract.BUILD_ROLE:
         _lay_out_build(config, paths, store, out)
+    if config.init_job is not None and config.init_checkpoint is not None:
+        _lay_init(config.init_job, config.init_checkpoint, keys, paths, store, out)
     if config.restore_checkpoint is not None:
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
     if config.restore_results:
@@ -323,6 +325,41 @@ def _restore_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, sto
 
 
 def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    local, files, fetch = _stored_checkpoint(job_id, name, keys, store)
+    place = f"{paths.below(contract.CHECKPOINT_DIR)}/{local}"
+    marker = files.pop(contract.CHECKPOINT_LOCAL_MARKER, None)
+    _lay_checkpoint_files(name, place, files, fetch, paths, out)
+    local_marker = f"{place}/{contract.CHECKPOINT_LOCAL_MARKER}"  # written last: without it the folder is ignored
+    if marker is None:
+        write_text_below(paths.root, local_marker, "")
+    else:
+        write_verified(paths.root, local_marker, *marker, fetch(contract.CHECKPOINT_LOCAL_MARKER))
+    restore_adopted(paths, place)
+    link_below(paths.root, f"{paths.below(contract.CHECKPOINT_DIR)}/{contract.CHECKPOINT_LATEST}", local)
+    paths.restored_file.write_text(json.dumps({"name": name, "local": local}), encoding="utf-8")
+
+
+def _lay_init(job_id: str, name: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """Lay another job's checkpoint out in INIT_DIR. If it cannot be used, an older one of this job would not help: the
+    job ends with DATA."""
+    try:
+        _, files, fetch = _stored_checkpoint(job_id, name, keys, store)
+        files.pop(contract.CHECKPOINT_LOCAL_MARKER, None)
+        _lay_checkpoint_files(name, paths.below(paths.at(contract.INIT_DIR)), files, fetch, paths, out)
+    except (TreeError, StageError) as exc:
+        if isinstance(exc, StageError) and exc.code != ExitCode.CHECKPOINT:
+            raise
+        raise StageError(ExitCode.DATA, f"init_from: job {job_id}: {exc}") from exc
+
+
+Fetch = Callable[[str], BinaryIO]
+
+
+def _stored_checkpoint(
+    job_id: str, name: str, keys: Keys, store: ObjectStore
+) -> tuple[str, dict[str, tuple[str, int]], Fetch]:
+    """Return the name that the program gave a checkpoint, the digest and size of each of its files by path, and how to
+    open one."""
     text = store.get_bytes(keys.checkpoint_marker(job_id, name), contract.MARKER_LIMIT_BYTES)
     if text is None:
         raise StageError(ExitCode.CHECKPOINT, f"checkpoint {name} is not in the store, or was never completed")
@@ -336,13 +373,7 @@ def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: 
             raise TreeError(f"checkpoint folder {local!r} is no plain name")
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise _bad_checkpoint(name, f"{contract.CHECKPOINT_MARKER} is unreadable ({exc})") from exc
-    place = f"{paths.below(contract.CHECKPOINT_DIR)}/{local}"
-    folder = make_folder(paths.root, place)
-    _require_disk(paths.root, sum(size for _, size in files.values()), f"checkpoint {name} needs")
-    marker = files.pop(contract.CHECKPOINT_LOCAL_MARKER, None)
     prefix = keys.checkpoint(job_id, name)
-    progress = ProgressPrinter(f"checkpoint {name}", len(files), sum(size for _, size in files.values()), out)
-    tree = Tree(tuple(TreeFile(path, sha256, size) for path, (sha256, size) in files.items()))
 
     def fetch(path: str) -> BinaryIO:
         try:
@@ -352,16 +383,19 @@ def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: 
                 raise
             raise _bad_checkpoint(name, f"{path} is not in the store") from exc
 
+    return local, files, fetch
+
+
+def _lay_checkpoint_files(
+    name: str, place: str, files: Mapping[str, tuple[str, int]], fetch: Fetch, paths: PodPaths, out: TextIO
+) -> None:
+    folder = make_folder(paths.root, place)
+    size_bytes = sum(size for _, size in files.values())
+    _require_disk(paths.root, size_bytes, f"checkpoint {name} needs")
+    progress = ProgressPrinter(f"checkpoint {name}", len(files), size_bytes, out)
+    tree = Tree(tuple(TreeFile(path, sha256, size) for path, (sha256, size) in files.items()))
     materialise(tree, folder, lambda file: fetch(file.path), anchor=paths.root, threads=THREADS, progress=progress)
-    local_marker = f"{place}/{contract.CHECKPOINT_LOCAL_MARKER}"  # written last: without it the folder is ignored
-    if marker is None:
-        write_text_below(paths.root, local_marker, "")
-    else:
-        write_verified(paths.root, local_marker, *marker, fetch(contract.CHECKPOINT_LOCAL_MARKER))
     progress.finish()
-    restore_adopted(paths, place)
-    link_below(paths.root, f"{paths.below(contract.CHECKPOINT_DIR)}/{contract.CHECKPOINT_LATEST}", local)
-    paths.restored_file.write_text(json.dumps({"name": name, "local": local}), encoding="utf-8")
 
 
 def _bad_checkpoint(name: str, reason: str) -> StageError:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
-from updraft.controller import environments, prepare
+from updraft.controller import environments, init_from, prepare
 from updraft.controller.idempotency import Deployment, deployment, pod_template
 from updraft.controller.records import launch_of, manifest_of
 from updraft.controller.specs import JobFacts, grace_of, spec_of
@@ -88,6 +88,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     if attempt.role == BUILD_ROLE:
         environments.hand_over(services, job, manifest, attempt)
     environment = environments.recorded(services, job.id)
+    init = init_from.recorded(services, job.id)
     if (
         services.ledger.idempotency.get(job.id, deployed) is not None
     ):  # by another controller, while this process was suspended
@@ -103,6 +104,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
             job.code_tree,
             job.data or (),
             environment.tree if environment else None,
+            (init.job, init.checkpoint) if init and init.job and init.checkpoint else None,
         ),
         api_server=clients.api_server_addresses(core) if services.settings.network_policy else (),
         grace_seconds=grace_seconds(services, attempt),

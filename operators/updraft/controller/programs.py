@@ -141,7 +141,9 @@ def _environment(
         own = objects.environment({**threads, **platform, contract.ROOT_ENV: contract.ROOT_DIR, **proxies}, ())
         return [*own, *_code_credentials(manifest.code_secret)]
     secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
-    variables = with_packages(manifest.env) if manifest.environment else manifest.env
+    variables = with_packages(manifest.env) if manifest.environment else dict(manifest.env)
+    if manifest.init_from is not None and launch.role == TRAIN_ROLE:
+        platform[contract.INIT_FROM_ENV] = contract.INIT_DIR
     return objects.environment({**threads, **nccl_of(settings, manifest), **variables, **platform}, secrets)
 
 

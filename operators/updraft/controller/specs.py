@@ -35,6 +35,7 @@ class JobFacts:
         code_tree: The tree of the job's code; None if it has none.
         data: The job's data sets, as recorded once they are staged.
         environment_tree: The tree of the job's packages; None if it has none.
+        init: Job and name of the checkpoint that the training begins with; None: it begins from scratch.
     """
 
     run_id: str = ""
@@ -42,6 +43,7 @@ class JobFacts:
     code_tree: str | None = None
     data: Sequence[Mapping[str, Any]] = ()
     environment_tree: str | None = None
+    init: tuple[str, str] | None = None
 
 
 def grace_of(settings: Settings, role: str, limits: Iterable[int]) -> int:
@@ -163,6 +165,8 @@ def _config(
         environment_tree=inputs.environment_tree,
         params=dict(manifest.params),
         restore_checkpoint=checkpoint,
+        init_job=facts.init[0] if facts.init and launch.role == TRAIN_ROLE else None,
+        init_checkpoint=facts.init[1] if facts.init and launch.role == TRAIN_ROLE else None,
         adopt=manifest.checkpoints.adopt if manifest.checkpoints and launch.role == TRAIN_ROLE else None,
         collect=collectors_in(manifest, launch.role),
         # An evaluation or an export would add series of one point, which MLflow shows before the training's.

@@ -32,6 +32,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         collecting_errors,
         _failures,
         _export,
+        _init_from,
         _schedule,
         environment_errors,
         pod_errors,
@@ -216,6 +217,12 @@ def _export(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         yield FieldError("export.formats", show(list(formats)), problem, "onnx, torch, or trust_code: true too")  # type: ignore[arg-type]
     if trusted and not own:
         yield FieldError("export.trust_code", "true", "is given, but no code is exported", "formats: [mlflow] too")
+
+
+def _init_from(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    if raw.get("init_from") == "champion" and _part(raw, "export").get("register_as") is None:
+        problem = "is given, but nothing is registered, so there is no champion"
+        yield FieldError("init_from", show("champion"), problem, "export.register_as too, or the id of a job")
 
 
 def _schedule(raw: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -427,6 +427,13 @@ class Manifest(Part):
     data: Annotated[
         tuple[Data, ...], Field(strict=False, max_length=limits.LISTED), BeforeValidator(values.check_suites)
     ] = Field((), description="Data sets of the job")
+    init_from: Annotated[Text, AfterValidator(values.check_init_from)] | None = Field(
+        None,
+        description="Checkpoint of another job that the training begins with, in the folder UPDRAFT_INIT_FROM: "
+        "champion (the newest one of the champion's job; none if there is no champion), a job, or job/checkpoint. "
+        "Without it the training begins from scratch",
+        examples=["champion"],
+    )
     checkpoints: Checkpoints | None = Field(
         None, description="Checkpoints; without this section none are expected, and those that appear are kept anyway"
     )

@@ -238,6 +238,17 @@ def check_env(value: object) -> dict[str, str]:
     return check_each(value, check, "a mapping of names to text", "{OMP_NUM_THREADS: '1'}")
 
 
+INIT_FROM = re.compile(r"champion|[a-z0-9][a-z0-9-]{0,51}(/[A-Za-z0-9._-]{1,200})?", re.ASCII)
+
+
+def check_init_from(value: str) -> str:
+    """Return what `init_from` names. Raises PydanticCustomError."""
+    if not INIT_FROM.fullmatch(value):
+        allowed = "champion, the id of a job, or job/checkpoint"
+        raise wrong(f"{VALUE} names no checkpoint", allowed, "champion", value=value)
+    return value
+
+
 def check_marker(value: str) -> str:
     """Return the name of an object. Raises PydanticCustomError for a path."""
     if not value or "/" in value or len(value) > 200:

@@ -273,6 +273,8 @@ class AdmitOperator(UsesServices, BaseOperator):
             "mlflow.user": job.submitted_by,
             "mlflow.note.content": manifest.description or "",
         }
+        if fired_keys(context):
+            tags["updraft.started_by"] = self.services.ledger.jobs.get(job.id).reason
         ref = tracking.open_run(
             self.services.tracking,
             job_id=job.id,

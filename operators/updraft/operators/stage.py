@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.controller import environments, prepare
+from updraft.controller import environments, init_from, prepare
 from updraft.controller.environments import JobEnvironment
+from updraft.controller.init_from import InitFrom
 from updraft.controller.prepare import PreparePlan
 from updraft.controller.programs import PREPARE_COMMAND
 from updraft.controller.records import manifest_of
@@ -78,13 +79,17 @@ class StageOperator(LearnerOperator):
         data = [self._input(job, manifest, n, item, staged) for n, item in enumerate(manifest.data)]
         self.services.ledger.jobs.set_inputs(job.id, code.tree_sha256 if code else None, data)
         environment = self._environment(context, job, manifest)
+        init = init_from.resolve(self.services, job, manifest)
         total = sum(d["bytes"] for d in data)
         files = sum(d["files"] for d in data)
         evidence: dict[str, Any] = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
         if environment:
             evidence["environment"] = environment.tree
+        if init:
+            self.log.info("Begins with %s", init.reason)
+            evidence["init_from"] = init.reason
         advance(self.services, job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
-        self._lineage(job, code, data, environment)
+        self._lineage(job, code, data, environment, init)
 
     def _environment(self, context: Context, job: Job, manifest: Manifest) -> JobEnvironment | None:
         """Have the job's packages built, once the code is in the store; return what the programs get."""
@@ -283,7 +288,12 @@ class StageOperator(LearnerOperator):
         }
 
     def _lineage(
-        self, job: Job, code: Staged | None, data: list[dict[str, Any]], environment: JobEnvironment | None
+        self,
+        job: Job,
+        code: Staged | None,
+        data: list[dict[str, Any]],
+        environment: JobEnvironment | None,
+        init: InitFrom | None,
     ) -> None:
         from updraft import tracking
 
@@ -294,6 +304,8 @@ class StageOperator(LearnerOperator):
             tags |= {f"updraft.code.{key}": str(value) for key, value in code.provenance.items()}
         if environment:
             tags |= {"updraft.environment_tree": environment.tree, "updraft.environment_lock": environment.lock_sha256}
+        if init:
+            tags["updraft.init_from"] = init.reason
         client = self.services.tracking
         tracking.set_tags(client, job.mlflow_run_id, tags)
         tracking.log_datasets(client, job.mlflow_run_id, data)

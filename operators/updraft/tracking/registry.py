@@ -29,6 +29,7 @@ class VersionRef:
     version: str
     model_id: str | None
     run_id: str
+    job_id: str | None = None  # the platform's job that made it
 
 
 def find_version(client: MlflowClient, name: str, run_id: str) -> VersionRef | None:
@@ -41,7 +42,8 @@ def _ref(version: ModelVersion) -> VersionRef:
     model_id, source = version.model_id, version.source or ""
     if model_id is None and source.startswith(MODELS):  # the answer to a search leaves it empty
         model_id = source.removeprefix(MODELS)
-    return VersionRef(version.name, str(version.version), model_id, version.run_id or "")
+    job_id = (version.tags or {}).get(TAG_JOB)
+    return VersionRef(version.name, str(version.version), model_id, version.run_id or "", job_id)
 
 
 def register(
