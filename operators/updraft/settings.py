@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -97,6 +97,15 @@ def _taints(value: object) -> object:
 Listed = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
+class NotifierSpec(BaseModel):
+    """A notifier of Airflow, and the arguments that it is made with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    classpath: str = Field(alias="class", pattern=r"^[A-Za-z_][\w.]*\.[A-Za-z_]\w*$")
+    arguments: dict[str, Any] = {}
+
+
 class Settings(BaseModel):
     """Where the platform's parts are and what an operator of the platform has limited."""
 
@@ -162,6 +171,12 @@ class Settings(BaseModel):
     )
     approval_hours: float = Field(
         168, gt=0, description="Hours after which a model that nobody has approved is rejected"
+    )
+    notifiers: Annotated[dict[str, NotifierSpec], BeforeValidator(_from_json)] = Field(
+        {},
+        description="Airflow notifiers that manifests may name in `notify`, as JSON by name: "
+        '{"team": {"class": "updraft.notifiers.WebhookNotifier", "arguments": {"conn_id": "team_chat"}}}. Texts of the '
+        "arguments may use {{ subject }}, {{ message }}, {{ url }}, {{ kind }} and {{ job }}",
     )
     nccl_env: Annotated[dict[str, str], BeforeValidator(read_nccl)] = Field(
         {},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.controller.final_logs import FinalLogCollector
 from updraft.controller.idempotency import FAILURE, MODEL_VERSION, PROMOTION, Promotion, RegisteredModel
+from updraft.controller.notices import of_verdict
 from updraft.controller.outbox import deliver
 from updraft.controller.records import launch_of, manifest_of
 from updraft.controller.replay import replay_metrics
@@ -35,7 +36,8 @@ def end(services: Services, job: Job, verdict: Verdict) -> Job:
 
     Raises UnavailableError if something is left to do; calling it again does the rest.
     """
-    ended = services.ledger.jobs.finish(job.id, job.verdict or verdict)
+    known = job.verdict or verdict
+    ended = services.ledger.jobs.finish(job.id, known, of_verdict(services, job, known.state, known.reason))
     verdict = ended.verdict or verdict
     log.info("%s: %s", verdict.state.value, verdict.reason)
     _close_attempts(services, job, verdict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from updraft.controller import notices
 from updraft.controller.idempotency import DECISION, GATE, PROMOTION, Promotion, PromotionDecision
 from updraft.exceptions import RefusedError
 from updraft.ledger import NewSeriesEvent, SeriesEvent
@@ -87,6 +88,7 @@ def _decide(services: Services, mine: VersionRef, export: Export) -> PromotionDe
 def _settle(
     services: Services, job: Job, mine: VersionRef, outcome: Promotion, over: str | None, by: str | None
 ) -> Promotion:
+    notices.tell(services, job, "promoted" if outcome.promoted else "rejected", f"{mine.label}: {outcome.reason}")
     services.ledger.series.record(
         NewSeriesEvent(
             key=f"promotion {job.id}",
@@ -132,6 +134,9 @@ def roll_back(
             line = champions(changes_of(book.series.of_model(tenant, model)))
             previous = line[-2] if len(line) > 1 else None
             tracking.move_champion(client, model, event.version, previous)
+        if event.job_id is not None:
+            why = f"{by} made version {event.version} of {model} the champion again: {reason}"
+            notices.tell(services, book.jobs.get(event.job_id), "rolled back", why)
         return event
 
 

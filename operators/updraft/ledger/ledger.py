@@ -16,6 +16,7 @@ from updraft.ledger.repositories import (
     IdempotencyRecords,
     Jobs,
     Leases,
+    Notices,
     Outbox,
     Queue,
     Requests,
@@ -55,7 +56,7 @@ class Ledger:
         opened = self._engine, self._clock
         self.jobs, self.requests, self.attempts = Jobs(*opened), Requests(*opened), Attempts(*opened)
         self.queue, self.leases, self.outbox = Queue(*opened), Leases(*opened), Outbox(*opened)
-        self.series, self.schedules = SeriesEvents(*opened), Schedules(*opened)
+        self.series, self.schedules, self.notices = SeriesEvents(*opened), Schedules(*opened), Notices(*opened)
         self.checkpoints, self.validations, self.idempotency = (
             Checkpoints(*opened),
             Validations(*opened),

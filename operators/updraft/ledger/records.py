@@ -305,6 +305,38 @@ class SeriesEvent(NewSeriesEvent):
 
 
 @dataclass(frozen=True)
+class NewNotice:
+    """A message to people.
+
+    Args:
+        key: What is told once: the first record of a key stays.
+        notifier: The name of the notifier that sends it.
+        kind: started, failed, waiting, promoted, rejected or rolled back.
+        url: Of the page that it is about.
+    """
+
+    key: str
+    notifier: str
+    kind: str
+    subject: str
+    message: str
+    url: str
+    job_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Notice(NewNotice):
+    """`due_at`: when it is sent next; None: it was delivered, or given up."""
+
+    id: int = 0
+    created_at: datetime = datetime.min
+    due_at: datetime | None = None
+    delivered_at: datetime | None = None
+    tries: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class Schedule:
     """What is known of a series that a schedule with conditions starts.
 

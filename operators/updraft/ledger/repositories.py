@@ -7,7 +7,7 @@ sibling modules) take the open transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from updraft.ledger import (
     halting,
     jobs,
     leases,
+    notices,
     outbox,
     requests,
     revisions,
@@ -40,7 +41,9 @@ from updraft.ledger.records import (
     ListedJob,
     Message,
     NewJob,
+    NewNotice,
     NewSeriesEvent,
+    Notice,
     QueueNews,
     Request,
     RequestKind,
@@ -145,11 +148,13 @@ class Jobs(_Repository):
         with self._writing() as connection:
             return jobs.note(connection, job_id, reason, evidence, self._clock(), only_from)
 
-    def finish(self, job_id: str, verdict: Verdict) -> Job:
-        """End the job; the first verdict stays. Its message to MLflow and an answer to all unanswered requests are
-        written with it."""
+    def finish(self, job_id: str, verdict: Verdict, tells: Iterable[NewNotice] = ()) -> Job:
+        """End the job; the first verdict stays. Its messages to MLflow and to people, and an answer to all unanswered
+        requests are written with it."""
         with self._writing() as connection:
-            return endings.finish(connection, job_id, verdict, self._clock())
+            now = self._clock()
+            notices.put(connection, tells, now)
+            return endings.finish(connection, job_id, verdict, now)
 
     def override(self, job_id: str, what: Mapping[str, Any]) -> Job:
         """Record the result that a user set in Airflow against the evidence; the newest stays."""
@@ -517,6 +522,33 @@ class Schedules(_Repository):
         """Give a firing to a job; return the job that has it. None: there is no such firing."""
         with self._writing() as connection:
             return schedules.take(connection, key, job_id)
+
+
+class Notices(_Repository):
+    """Messages to people."""
+
+    def put(self, new: Iterable[NewNotice]) -> None:
+        """Record messages, to be sent now. The first record of a key stays."""
+        with self._writing() as connection:
+            notices.put(connection, new, self._clock())
+
+    def due(self, limit: int = 100) -> list[Notice]:
+        """Return the messages that are to be sent now, those that were tried least first."""
+        with self._reading() as connection:
+            return notices.due(connection, self._clock(), limit)
+
+    def of_job(self, job_id: str) -> list[Notice]:
+        with self._reading() as connection:
+            return notices.of_job(connection, job_id)
+
+    def delivered(self, notice_id: int) -> None:
+        with self._writing() as connection:
+            notices.delivered(connection, notice_id, self._clock())
+
+    def failed(self, notice_id: int, error: str, due_at: datetime | None) -> None:
+        """Record a failed try, and when the next one is due; None: it is given up."""
+        with self._writing() as connection:
+            notices.failed(connection, notice_id, error, due_at)
 
 
 class IdempotencyRecords(_Repository):

@@ -279,6 +279,27 @@ schedules = Table(
     Column("paused_by", String(NAME_LENGTH)),
 )
 
+# Messages to people, which the reaper sends.
+notices = Table(
+    "notices",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("key", String(NAME_LENGTH), nullable=False),  # what is told once: a second record of it changes nothing
+    Column("job_id", String(ID_LENGTH), ForeignKey("jobs.id")),
+    Column("notifier", String(WORD_LENGTH), nullable=False),
+    Column("kind", String(WORD_LENGTH), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("due_at", UtcDateTime),  # NULL: it was delivered, or given up
+    Column("delivered_at", UtcDateTime),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("error", Text),
+    Index(None, "due_at"),
+    UniqueConstraint("key"),
+)
+
 locks = Table(
     "locks",
     metadata,

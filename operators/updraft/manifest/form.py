@@ -41,6 +41,7 @@ _BOX_ONLY = {
     "environment",
     "schedule",
     "init_from",
+    "notify",
     "annotations",
     "code_secret",
     "elastic",

@@ -370,6 +370,23 @@ class Schedule(Part):
         return bool(self.and_new) or self.or_champion_older is not None
 
 
+class Notify(Part):
+    """Who is told what about the job."""
+
+    to: Annotated[tuple[Name, ...], Field(strict=False, min_length=1, max_length=limits.LISTED)] = Field(
+        description="Names of notifiers that the platform's operator has set up", examples=[["team"]]
+    )
+    on: Annotated[
+        tuple[Literal["started", "failed", "waiting", "promoted", "rejected", "rolled back"], ...],
+        Field(strict=False, min_length=1, max_length=limits.LISTED),
+    ] = Field(
+        ("failed", "waiting", "promoted", "rejected", "rolled back"),
+        description="What they are told: that the training started, that the job failed, that its model waits for "
+        "approval, was promoted or rejected, and that the champion was rolled back to it",
+        examples=[["failed"]],
+    )
+
+
 class Manifest(Part):
     """One training job of Updraft."""
 
@@ -452,6 +469,7 @@ class Manifest(Part):
     )
     priority: Literal["low", "normal", "high"] = Field("normal", description="Place in the queue")
     export: Export | None = Field(None, description="Export, registration and promotion of the model")
+    notify: Notify | None = Field(None, description="Who is told what about the job")
     schedule: Schedule | None = Field(None, description="When a manifest in `jobs/` runs by itself")
     annotations: Annotated[
         dict[str, Any], PlainValidator(values.check_annotations), WithJsonSchema({"type": "object"})

@@ -42,6 +42,24 @@ def refuse_unsupported(manifest: Manifest, tenants: Sequence[str] = ("default",)
     return tuple(errors)
 
 
+def unknown_notifiers(manifest: Manifest, known: Sequence[str]) -> tuple[FieldError, ...]:
+    """Return an error for each name in `notify.to` that the platform does not know."""
+    if manifest.notify is None:
+        return ()
+    allowed = one_of(sorted(known)) if known else "no name; the platform's operator sets up notifiers"
+    return tuple(
+        FieldError(
+            f"notify.to[{number}]",
+            show(name),
+            f"{show(name)} is no notifier of this platform",
+            allowed,
+            nearest(name, known),
+        )
+        for number, name in enumerate(manifest.notify.to)
+        if name not in known
+    )
+
+
 def _value(raw: Mapping[str, Any], path: str) -> object:
     value: Any = raw
     for part in path.split("."):

@@ -145,6 +145,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         """Validate the whole manifest before anything is staged; all wrong fields are in the first lines of the log."""
         from updraft.manifest import ManifestError, export_image_of, image_of, read_form, refuse_unsupported
         from updraft.manifest.pod_rules import judge
+        from updraft.manifest.submission import unknown_notifiers
 
         raw = dict(context["params"])
         try:
@@ -159,6 +160,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             refused = [
                 *refuse_unsupported(manifest, tenants=self.services.settings.tenants),
                 *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
+                *unknown_notifiers(manifest, [*self.services.settings.notifiers]),
             ]
             if refused:
                 raise ManifestError(refused)

@@ -1,4 +1,5 @@
-"""End jobs that no controller handles any more, remove their pods, and deliver messages to MLflow that are overdue."""
+"""End jobs that no controller handles any more, remove their pods, and deliver overdue messages to MLflow and messages
+to people."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.controller import ending
+from updraft.controller import ending, notices
 from updraft.exceptions import NotFoundError, UpdraftError
 from updraft.services import UsesServices
 from updraft.triggers.reaper import ReaperTrigger
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class ReaperOperator(UsesServices, BaseOperator):
-    """End jobs whose DAG run no longer exists, remove pods without a job, and deliver overdue messages to MLflow.
+    """End jobs whose DAG run no longer exists, remove pods without a job, deliver overdue messages to MLflow, and send
+    messages to people.
 
     Defers to ReaperTrigger until there is something to do. Returns what was done and why, by job id.
     """
@@ -44,6 +46,8 @@ class ReaperOperator(UsesServices, BaseOperator):
                 done.setdefault(job_id, "told MLflow how it stands")
             except UpdraftError as exc:
                 away.append(f"{job_id}: {exc}")
+        if event.get("notices"):
+            done |= notices.send_due(self.services)
         for job_id, text in done.items():
             self.log.info("%s: %s", job_id, text)
         for text in away:

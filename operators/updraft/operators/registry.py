@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller import approval, promotion
+from updraft.controller import approval, notices, promotion
 from updraft.controller.idempotency import MODEL_VERSION, PROMOTION, Promotion, PromotionDecision, RegisteredModel
 from updraft.controller.records import manifest_of
 from updraft.controller.replay import replay_metrics
@@ -180,6 +180,7 @@ class PromoteOperator(UsesServices, BaseOperator):
         question = approval.question(self.services, job, mine, gate)
         self.ask(context, question)
         self.services.ledger.jobs.move(job.id, State.STORING, question.subject)
+        notices.tell(self.services, job, "waiting", f"{question.subject}; {gate.reason}")
         self.services.ledger.series.record(approval.waiting_event(job, mine, gate, question))
         self.log.info("%s. Answer in Airflow, under Required Actions", question.subject)
         trigger = ApprovalTrigger(job_id=job.id, wait_seconds=3600 * settings.approval_hours)

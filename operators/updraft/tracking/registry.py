@@ -31,6 +31,11 @@ class VersionRef:
     run_id: str
     job_id: str | None = None  # the platform's job that made it
 
+    @property
+    def label(self) -> str:
+        """Return `digits version 3`."""
+        return f"{self.name} version {self.version}"
+
 
 def find_version(client: MlflowClient, name: str, run_id: str) -> VersionRef | None:
     """Return the version that this run has registered under the name, if any."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from updraft.controller import pods, user_requests
+from updraft.controller import notices, pods, user_requests
 from updraft.controller.attempts import EndSignal
 from updraft.controller.progress_monitor import ProgressMonitor
 from updraft.controller.records import manifest_of
@@ -211,11 +211,13 @@ class AttemptMonitor:
 
     def _move(self, state: State, reason: str, evidence: dict[str, Any], *, first_look: bool) -> None:
         book = self._services.ledger
-        known = book.jobs.get(self._launch.job_id).state
-        if first_look and known in ORDER and ORDER.index(state) < ORDER.index(known):
+        job = book.jobs.get(self._launch.job_id)
+        if first_look and job.state in ORDER and ORDER.index(state) < ORDER.index(job.state):
             return  # after a trigger died, its successor first sees an earlier state than the ledger has
         with suppress(IllegalTransitionError):
             book.jobs.move(self._launch.job_id, state, reason, evidence)
+        if state is State.PROCESSING and self._launch.role == TRAIN_ROLE:
+            notices.tell(self._services, job, "started", reason)
 
 
 def _preparing(state: State, reason: str) -> tuple[State, str]:

@@ -58,7 +58,8 @@ class ReaperTrigger(UsesServices, BaseTrigger):
     Args:
         conn_id: Airflow connection of the cluster.
 
-    Fires `{"reap": {job id: {"reason", "pods", "end", ...}}, "untold": [job ids]}` once one of them is not empty.
+    Fires `{"reap": {job id: {"reason", "pods", "end", ...}}, "untold": [job ids], "notices": [ids]}` once one of them
+    is not empty.
     """
 
     def __init__(self, *, conn_id: str) -> None:
@@ -112,6 +113,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
                 if isinstance(act, Reap)
             },
             "untold": await asyncio.to_thread(self._waiting_messages, now, memory),
+            "notices": [notice.id for notice in await asyncio.to_thread(self.services.ledger.notices.due)],
         }
 
     async def _ward(

@@ -451,7 +451,9 @@ class FakeMlflowClient:
 
     def create_model_version(self, name: str, **fields: Any) -> Any:
         number = sum(v.name == name for v in self.versions) + 1
-        version = SimpleNamespace(**{"model_id": None, **fields}, name=name, version=str(number), tags_set={})
+        version = SimpleNamespace(
+            **{"model_id": None, "tags": {}, **fields}, name=name, version=str(number), tags_set={}
+        )
         self.versions.append(version)
         return version
 

@@ -19,6 +19,7 @@ from updraft.manifest import (
     refuse_unsupported,
 )
 from updraft.manifest.pod_rules import judge
+from updraft.manifest.submission import unknown_notifiers
 from updraft.schemas import Validation
 from updraft.settings import Settings
 
@@ -46,6 +47,7 @@ def refusals(manifest: Manifest, settings: Settings) -> ManifestError | None:
     """Return what is well-formed but not possible on this platform, all of it at once."""
     fields = list(refuse_unsupported(manifest, tenants=settings.tenants))
     fields += judge(manifest.pod, settings.pod_policy_of(manifest.tenant))
+    fields += unknown_notifiers(manifest, [*settings.notifiers])
     try:
         image_of(manifest, settings.framework_images)
         if manifest.export is not None:
