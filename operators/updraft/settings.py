@@ -102,8 +102,10 @@ class NotifierSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    classpath: str = Field(alias="class", pattern=r"^[A-Za-z_][\w.]*\.[A-Za-z_]\w*$")
-    arguments: dict[str, Any] = {}
+    classpath: str = Field(
+        alias="class", pattern=r"^[A-Za-z_][\w.]*\.[A-Za-z_]\w*$", description="Path of the notifier's class"
+    )
+    arguments: dict[str, Any] = Field({}, description="What it is made with, by name")
 
 
 class Settings(BaseModel):

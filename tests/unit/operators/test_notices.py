@@ -106,7 +106,7 @@ def test_an_unknown_notifier_ends_the_job_before_it_waits_in_the_queue(make_plat
     platform.run_all()
     assert platform.job.state is State.FAILED
     assert "notify.to[0]: 'taem' is no notifier of this platform" in platform.job.reason
-    assert "'team'" in platform.job.reason
+    assert "write one of ops, team, such as team" in platform.job.reason
 
 
 def test_a_text_is_no_template(make_platform: Make) -> None:
