@@ -220,9 +220,16 @@ SEAMS: Mapping[str, Seam] = {
 
 _HOOKS = "airflow.providers.cncf.kubernetes.hooks.kubernetes"
 _RESOURCES = "airflow.api_fastapi.auth.managers.models.resource_details"
+_HITL = "airflow.sdk.execution_time.hitl"
 _RUNNER = "airflow.sdk.execution_time.task_runner:RuntimeTaskInstance"
 
 INTERNALS: tuple[Internal, ...] = (
+    Internal(
+        f"{_HITL}:upsert_hitl_detail",
+        ("operators/asking.py",),
+        "the question to a person; Airflow's own operator writes it too, and then waits where no code of ours runs",
+    ),
+    Internal(f"{_HITL}:HITLUser", ("operators/asking.py",), "who may answer that question"),
     Internal(
         f"{_HOOKS}:KubernetesHook._get_field",
         ("kubernetes/clients.py",),

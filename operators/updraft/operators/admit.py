@@ -179,6 +179,8 @@ class AdmitOperator(UsesServices, BaseOperator):
         if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARACTERS:
             name = "invalid"
         job = self._record_as(context, name, "default", {"name": name})
+        for key in fired_keys(context):  # or the schedule would start such a job again and again
+            self.services.ledger.schedules.take(key, job.id)
         record_failure(self.services, job.id, self.task_id, FailureClass.CONFIGURATION, str(error))
 
     def _record(self, context: Context, manifest: Manifest) -> Job:

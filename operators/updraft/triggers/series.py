@@ -12,8 +12,9 @@ from updraft.controller.schedules import Watched, look_at
 from updraft.exceptions import UpdraftError
 from updraft.ledger import SeriesEvent
 from updraft.services import UsesServices
+from updraft_learner.backoff import Backoff
 
-RETELL_SECONDS = 60.0  # until Airflow is told again of a firing that no job has taken
+RETELL = Backoff(60.0, 3_600.0)  # until Airflow is told again of a firing that no job has taken
 
 
 class SeriesTrigger(UsesServices, BaseEventTrigger):
@@ -50,12 +51,14 @@ class SeriesTrigger(UsesServices, BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         watched = Watched(self.tenant, self.series, self.dag_id, self.rule, self.model)
-        told: tuple[str, float] | None = None
+        told: str | None = None
+        times, due = 0, 0.0
         loop = asyncio.get_running_loop()
         while True:
             fired = await self._look(watched)
-            if fired is not None and (told is None or told[0] != fired.key or loop.time() - told[1] >= RETELL_SECONDS):
-                told = (fired.key, loop.time())
+            if fired is not None and (fired.key != told or loop.time() >= due):
+                times = times + 1 if fired.key == told else 1
+                told, due = fired.key, loop.time() + RETELL.seconds(times)
                 self.log.info("Series %s fires: %s", self.series, fired.reason)
                 yield TriggerEvent({"fired": fired.key, "reason": fired.reason})
             await asyncio.sleep(self.services.timing.schedule_seconds)

@@ -120,6 +120,47 @@ def test_a_second_run_for_the_same_firing_is_skipped(platform: Platform, monkeyp
     assert [job.id for job in platform.ledger.jobs.find("default", None, "digits", 10)] == ["digits-1"]
 
 
+def test_a_run_whose_manifest_is_refused_takes_the_firing(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise Airflow would be told again, and would start such a run again and again."""
+    objects(monkeypatch, [item("a")])
+    fired = looked(platform)
+    assert fired is not None
+    platform.dag_started_by(fired.key)
+    platform.params["manifest"]["comand"] = "python"
+    platform.run_all()
+    assert platform.job.state is State.FAILED
+    assert platform.ledger.schedules.untaken("default", "digits") is None
+
+
+def test_airflow_is_told_again_of_a_firing_that_no_job_takes_ever_less_often(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from updraft.triggers import series
+
+    objects(monkeypatch, [item("a")])
+    trigger = series.SeriesTrigger(tenant="default", series="digits", dag_id="job_digits", rule=RULE, model=None)
+    trigger.make_services = lambda: platform.services
+    now = [0.0]
+    told: list[float] = []
+
+    async def slept(seconds: float) -> None:
+        now[0] += seconds
+
+    async def watch() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+        monkeypatch.setattr(series.asyncio, "sleep", slept)
+        async for event in trigger.run():
+            assert event.payload["fired"].startswith("fired default/digits ")
+            told.append(now[0])
+            if len(told) == 4:
+                return
+
+    asyncio.run(watch())
+    assert told == [0.0, 60.0, 180.0, 420.0]
+
+
 def test_a_series_with_a_job_that_runs_waits(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     platform.run("admit")
     objects(monkeypatch, [item("a")])
