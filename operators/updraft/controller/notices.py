@@ -38,15 +38,18 @@ TITLES: Mapping[str, str] = {
 log = logging.getLogger(__name__)
 
 
-def notices_of(services: Services, job: Job, kind: str, message: str) -> list[NewNotice]:
-    """Return the messages of this kind that the job's manifest asks for; none for kinds that it does not name."""
+def notices_of(services: Services, job: Job, kind: str, message: str, occasion: str = "") -> list[NewNotice]:
+    """Return the messages of this kind that the job's manifest asks for; none for kinds that it does not name.
+
+    `occasion`: tells apart what may happen to a job several times.
+    """
     notify = manifest_of(job).notify
     if notify is None or kind not in notify.on:
         return []
     url = f"{services.settings.airflow_public_uri.rstrip('/')}{PAGES_PREFIX}/{quote(job.id, safe='')}"
     return [
         NewNotice(
-            key=f"{kind} {job.id} {name}",
+            key=" ".join(part for part in (kind, job.id, name, occasion) if part),
             notifier=name,
             kind=kind,
             subject=f"{job.id} {TITLES[kind]}",
@@ -58,9 +61,9 @@ def notices_of(services: Services, job: Job, kind: str, message: str) -> list[Ne
     ]
 
 
-def tell(services: Services, job: Job, kind: str, message: str) -> None:
-    """Record the messages of this kind that the job's manifest asks for."""
-    if found := notices_of(services, job, kind, message):
+def tell(services: Services, job: Job, kind: str, message: str, occasion: str = "") -> None:
+    """Record the messages of this kind that the job's manifest asks for, as `notices_of` returns them."""
+    if found := notices_of(services, job, kind, message, occasion):
         services.ledger.notices.put(found)
 
 

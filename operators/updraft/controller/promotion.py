@@ -136,7 +136,7 @@ def roll_back(
             tracking.move_champion(client, model, event.version, previous)
         if event.job_id is not None:
             why = f"{by} made version {event.version} of {model} the champion again: {reason}"
-            notices.tell(services, book.jobs.get(event.job_id), "rolled back", why)
+            notices.tell(services, book.jobs.get(event.job_id), "rolled back", why, event.key)
         return event
 
 

@@ -153,7 +153,8 @@ class Jobs(_Repository):
         requests are written with it."""
         with self._writing() as connection:
             now = self._clock()
-            notices.put(connection, tells, now)
+            if not jobs.get(connection, job_id, lock=True).ended:
+                notices.put(connection, tells, now)
             return endings.finish(connection, job_id, verdict, now)
 
     def override(self, job_id: str, what: Mapping[str, Any]) -> Job:

@@ -15,7 +15,7 @@ from unit.operators.airflow_fakes import APPROVED, Platform
 
 from updraft.controller import notices, promotion
 from updraft.ledger import NewNotice, Notice
-from updraft.lifecycle import State
+from updraft.lifecycle import State, Verdict
 from updraft.settings import NotifierSpec, settings
 
 Make = Callable[..., Platform]
@@ -83,7 +83,11 @@ def test_a_promotion_a_question_and_a_roll_back_are_told(make_platform: Make) ->
     wanted = {"tenant": "default", "model": "digits", "to": "1", "by": "eve", "reason": "slow", "key": "k"}
     promotion.roll_back(platform.services, **wanted)
     promotion.roll_back(platform.services, **wanted)
-    assert told(platform)[2:] == [("rolled back", "team", "eve made version 1 of digits the champion again: slow")]
+    said = ("rolled back", "team", "eve made version 1 of digits the champion again: slow")
+    assert told(platform)[2:] == [said]
+    platform.mlflow.aliases["digits", "champion"] = "2"
+    promotion.roll_back(platform.services, **{**wanted, "key": "another day"})
+    assert told(platform)[2:] == [said, said]
 
 
 def test_what_is_not_asked_for_is_not_told(make_platform: Make) -> None:
@@ -185,3 +189,12 @@ def test_a_webhook_that_does_not_take_it_says_so_without_its_address(chat: list[
     with pytest.raises(Exception, match=words) as caught:
         webhook(conn_id)
     assert "127.0.0.1" not in str(caught.value)
+
+
+def test_a_second_verdict_that_does_not_count_tells_nobody(make_platform: Make) -> None:
+    platform = make_platform(notify={"to": ["team"]})
+    platform.run_all()
+    assert platform.job.state is State.COMPLETED, platform.errors
+    late = notices.notices_of(platform.services, platform.job, "failed", "given up")
+    platform.ledger.jobs.finish(platform.job.id, Verdict(State.FAILED, "given up"), late)
+    assert "failed" not in [kind for kind, _, _ in told(platform)]
