@@ -44,6 +44,7 @@ SOURCES = (
     "dags",
 )
 APPROVER = "grace"
+NOTIFIER = {"class": "updraft.notifiers.WebhookNotifier", "arguments": {"conn_id": "team_chat"}}
 USERS = {APPROVER: "op", "eve": "op", "vic": "viewer"}  # in Airflow, besides the administrator
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
 UP_SECONDS = 400
@@ -225,6 +226,7 @@ def stack() -> Iterator[Stack]:
         "UPDRAFT_GIT_PROTOCOLS": "https,file",
         "UPDRAFT_VALIDATION_MEMORY_BYTES": str(JUDGING_BYTES),
         "UPDRAFT_APPROVERS": json.dumps({"default": [APPROVER]}),
+        "UPDRAFT_NOTIFIERS": json.dumps({"team": NOTIFIER}),
     }
     with running_stack("system-tests", lab) as started:
         yield started
