@@ -237,7 +237,7 @@ def test_the_champion_is_found_or_not(client: Any) -> None:
     version = client.create_model_version("lonely", source="s3://x/y", run_id=ref.run_id)
     mine = tracking.VersionRef("lonely", str(version.version), None, ref.run_id)
     for _ in range(2):
-        tracking.set_champion(client, mine)
+        tracking.move_champion(client, mine.name, mine.version, None)
         tracking.tag_version(client, mine, {"updraft.promoted": "true"})
     found = tracking.champion(client, "lonely")
     assert found is not None
@@ -247,6 +247,29 @@ def test_the_champion_is_found_or_not(client: Any) -> None:
     found = tracking.champion(client, "lonely")
     assert found is not None
     assert found[1] == {}
+
+
+def test_the_champion_before_has_an_alias_and_versions_name_their_job(client: Any) -> None:
+    tracking.claim(client, "moved", "default")
+    assert tracking.owner_of(client, "moved") == "default"
+    assert tracking.owner_of(client, "no-such-model") is None
+    for number in (1, 2):
+        ref = open_run(client, f"moved-{number}")
+        client.create_model_version(
+            "moved", source="s3://x/y", run_id=ref.run_id, tags={"updraft.job_id": f"moved-{number}"}
+        )
+    tracking.move_champion(client, "moved", "1", None)
+    tracking.move_champion(client, "moved", "2", "1")
+    assert client.get_registered_model("moved").aliases == {"champion": "2", "previous": "1"}
+    tracking.move_champion(client, "moved", "1", None)
+    assert client.get_registered_model("moved").aliases == {"champion": "1"}
+    found = tracking.find_version_number(client, "moved", "2")
+    assert found is not None
+    assert (found.version, found.job_id, found.label) == ("2", "moved-2", "moved version 2")
+    assert tracking.find_version_number(client, "moved", "9") is None
+    current = tracking.champion(client, "moved")
+    assert current is not None
+    assert current[0].job_id == "moved-1"
 
 
 def test_a_run_shows_a_jobs_state_and_ends_once(client: Any) -> None:
