@@ -34,7 +34,7 @@ mlflow.sklearn.save_model(DummyClassifier().fit([[0], [1]], [0, 1]), os.path.joi
 
 def manifest(accuracy: float) -> dict[str, Any]:
     """That of the page, with a model without a check, under names of this test's own."""
-    (text,) = [block.text for block in pages.blocks(PAGE) if block.language == "yaml"]
+    (text,) = [block.text for block in pages.blocks(PAGE) if "approval: required" in block.text]
     found: dict[str, Any] = yaml.safe_load(text)
     found |= {"name": "approved", "params": {"accuracy": accuracy}}
     found["resources"] = {"learners": 1, "cpus": 0.5, "memory": "512MiB"}

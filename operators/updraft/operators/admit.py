@@ -13,7 +13,7 @@ from updraft.controller import queueing
 from updraft.controller.outbox import require_tracking
 from updraft.controller.records import manifest_of, memory_mib
 from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
-from updraft.lifecycle import State
+from updraft.lifecycle import State, job_id_of_run
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
 from updraft.operators.job import ends_job, fail, record_failure, run_key
@@ -70,7 +70,7 @@ class AdmitOperator(UsesServices, BaseOperator):
     def _enter(self, context: Context) -> str:
         manifest = self._judge(context)
         fired = fired_keys(context)
-        self._refuse_second(fired, run_key(context)[1])
+        self._refuse_second(fired, _job_id(context, manifest.name))
         recorded = self._record(context, manifest)
         self._take(context, recorded, fired)
         with ends_job(self.services, context, FailureClass.CONFIGURATION) as job:
@@ -190,11 +190,10 @@ class AdmitOperator(UsesServices, BaseOperator):
 
     def _record_as(self, context: Context, name: str, tenant: str, canonical: Mapping[str, Any]) -> Job:
         from updraft.ledger import NewJob
-        from updraft.lifecycle import job_id_of_run
 
         dag_id, run_id = run_key(context)
         new = NewJob(
-            id=job_id_of_run(dag_id, run_id, name),
+            id=_job_id(context, name),
             tenant=tenant,
             name=name,
             dag_id=dag_id,
@@ -317,6 +316,11 @@ def _nodes(services: Services) -> list[dict[str, Any]]:
     core = services.core
     listed = calls.call("list nodes", core.list_node)
     return list(core.api_client.sanitize_for_serialization(listed)["items"])
+
+
+def _job_id(context: Context, name: str) -> str:
+    """Return the id of this run's job; Airflow names runs that events start in its own way."""
+    return job_id_of_run(*run_key(context), name)
 
 
 def fired_keys(context: Context) -> list[str]:

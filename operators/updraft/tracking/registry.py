@@ -223,6 +223,8 @@ def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, flo
     from mlflow.exceptions import MlflowException
 
     with answering(client):
+        if _find(client, name) is None:
+            return None
         try:
             version = client.get_model_version_by_alias(name, CHAMPION)
         except MlflowException as exc:

@@ -120,6 +120,18 @@ def test_a_second_run_for_the_same_firing_is_skipped(platform: Platform, monkeyp
     assert [job.id for job in platform.ledger.jobs.find("default", None, "digits", 10)] == ["digits-1"]
 
 
+def test_a_run_that_airflow_named_takes_its_firing_also_when_its_task_runs_again(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects(monkeypatch, [item("a")])
+    fired = looked(platform)
+    assert fired is not None
+    platform.dag_started_by(fired.key)
+    platform.run_id = "asset_triggered__2026-01-01T00:00:00+00:00_9L5W4DRD"
+    assert [platform.run("admit") for _ in range(2)] == ["success", "success"]
+    assert platform.ledger.series.find(fired.key).job_id == platform.job.id  # type: ignore[union-attr]
+
+
 def test_a_run_whose_manifest_is_refused_takes_the_firing(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise Airflow would be told again, and would start such a run again and again."""
     objects(monkeypatch, [item("a")])
