@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from updraft.controller.idempotency import PromotionDecision
+from updraft.controller.idempotency import Answer, PromotionDecision
 from updraft.ledger import NewSeriesEvent
 from updraft.mlflow_pages import run_page, version_page
 
@@ -37,13 +37,6 @@ class Question:
             }
         }
     )
-
-
-@dataclass(frozen=True)
-class Answer:
-    approved: bool
-    reason: str
-    by: str | None = None
 
 
 def question(services: Services, job: Job, mine: VersionRef, gate: PromotionDecision) -> Question:

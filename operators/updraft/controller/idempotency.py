@@ -46,6 +46,16 @@ class PromotionDecision:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """A person's answer to the question whether the job's version becomes the champion; `by`: None if nobody answered
+    in time."""
+
+    approved: bool
+    reason: str
+    by: str | None = None
+
+
+@dataclass(frozen=True)
 class Promotion:
     """The result of a `PromotionDecision`."""
 
@@ -75,6 +85,7 @@ FAILURE = IdempotencyKey("failure", Failure)
 MODEL_VERSION = IdempotencyKey("model_version", RegisteredModel)
 GATE = IdempotencyKey("promotion gate", PromotionDecision)  # before a person is asked for approval
 DECISION = IdempotencyKey("promotion decided", PromotionDecision)
+ANSWER = IdempotencyKey("promotion answered", Answer)
 PROMOTION = IdempotencyKey("promotion", Promotion)
 
 

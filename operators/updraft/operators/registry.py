@@ -10,7 +10,15 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.controller import approval, notices, promotion
-from updraft.controller.idempotency import MODEL_VERSION, PROMOTION, Promotion, PromotionDecision, RegisteredModel
+from updraft.controller.idempotency import (
+    ANSWER,
+    MODEL_VERSION,
+    PROMOTION,
+    Answer,
+    Promotion,
+    PromotionDecision,
+    RegisteredModel,
+)
 from updraft.controller.records import manifest_of
 from updraft.controller.replay import replay_metrics
 from updraft.exceptions import DataError
@@ -143,7 +151,11 @@ class PromoteOperator(UsesServices, BaseOperator):
         with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
             export, mine = self._version(job)
             replay_metrics(self.services, job)
-            if export.approval == "required" and self.services.ledger.idempotency.get(job.id, PROMOTION) is None:
+            book = self.services.ledger.idempotency
+            if (answer := book.get(job.id, ANSWER)) is not None:  # this task was interrupted after the answer
+                self._obey(job, export, mine, answer)
+                return
+            if export.approval == "required" and book.get(job.id, PROMOTION) is None:
                 gate = promotion.pass_gate(self.services, job, mine, export)
                 if gate.promote:
                     self._wait_for_approval(context, job, mine, gate)
@@ -153,12 +165,15 @@ class PromoteOperator(UsesServices, BaseOperator):
         """Continue after a person's answer, or after ApprovalTrigger: promote, or record why not."""
         with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
             export, mine = self._version(job)
-            answer = approval.answer_of(event)
-            if answer.approved:
-                outcome = promotion.promote(self.services, job, mine, export, approved_by=answer.by or "a user")
-            else:
-                outcome = promotion.decline(self.services, job, mine, answer.reason, answer.by)
-            self._tell(mine, outcome)
+            answer = self.services.ledger.idempotency.record(job.id, ANSWER, approval.answer_of(event))
+            self._obey(job, export, mine, answer)
+
+    def _obey(self, job: Job, export: Export, mine: VersionRef, answer: Answer) -> None:
+        if answer.approved:
+            outcome = promotion.promote(self.services, job, mine, export, approved_by=answer.by or "a user")
+        else:
+            outcome = promotion.decline(self.services, job, mine, answer.reason, answer.by)
+        self._tell(mine, outcome)
 
     def _version(self, job: Job) -> tuple[Export, VersionRef]:
         from updraft import tracking

@@ -10,7 +10,7 @@ from unit.operators.airflow_fakes import APPROVED, Platform, until
 
 from updraft.controller import promotion
 from updraft.controller.idempotency import PROMOTION, Promotion
-from updraft.exceptions import RefusedError
+from updraft.exceptions import RefusedError, UnavailableError
 from updraft.ledger import SeriesEvent
 from updraft.lifecycle import State
 from updraft.settings import settings
@@ -80,6 +80,24 @@ def test_a_person_rejects_with_a_reason_and_the_job_is_complete(make_platform: M
     assert platform.job.state is State.COMPLETED
     assert aliases(platform) == {}
     assert events(platform)[-1] == ("rejected", "1", "grace")
+
+
+def test_an_answer_is_not_asked_for_again_when_mlflow_was_away(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = until(make_platform(export=ASKED), "promote")
+    promote, calls = promotion.promote, []
+
+    def away_once(*arguments: Any, **named: Any) -> Promotion:
+        calls.append(named)
+        if len(calls) == 1:
+            raise UnavailableError("MLflow does not answer")
+        return promote(*arguments, **named)
+
+    monkeypatch.setattr(promotion, "promote", away_once)
+    assert platform.run("promote") == "success"
+    assert len(platform.asked) == 1
+    assert outcome(platform).reason == "approved by grace; acc 0.9: there is no champion yet"
 
 
 def test_nobody_answers_in_time(make_platform: Make) -> None:
