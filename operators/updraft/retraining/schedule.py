@@ -131,7 +131,7 @@ def waits_for(rule: ScheduleRule, facts: SeriesFacts) -> Look | None:
     if slot is None and facts.fired_at is not None and facts.now - facts.fired_at < rule.at_most_every:
         return Look((), f"fired {_ago(facts.now - facts.fired_at)} ago, and at most every {_ago(rule.at_most_every)}")
     if facts.running is not None:
-        return Look((), f"job {facts.running} still runs", next_at=next_at)
+        return Look((), f"job {facts.running} has not ended", next_at=next_at)
     return None
 
 

@@ -177,7 +177,7 @@ def test_a_series_with_a_job_that_runs_waits(platform: Platform, monkeypatch: py
     platform.run("admit")
     objects(monkeypatch, [item("a")])
     assert looked(platform) is None
-    assert stored(platform).reason == "job digits-1 still runs"
+    assert stored(platform).reason == "job digits-1 has not ended"
 
 
 def test_an_old_champion_fires(platform: Platform) -> None:

@@ -97,7 +97,7 @@ def test_an_old_champion_fires_without_new_data() -> None:
 
 def test_a_job_that_runs_delays_the_next_and_a_pause_drops_it() -> None:
     running = look(DAILY, facts(at(2, 3), running="digits-1"))
-    assert (running.fires, running.slot, running.reason) == (False, None, "job digits-1 still runs")
+    assert (running.fires, running.slot, running.reason) == (False, None, "job digits-1 has not ended")
     paused = look(DAILY, facts(at(2, 3), paused="ada"))
     assert (paused.fires, paused.slot, paused.reason) == (False, at(2, 3), "paused by ada")
 
