@@ -6,11 +6,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,22 @@ def test_the_lock_names_versions_and_digests_and_progress_is_said(store: FolderS
     assert "tinya==1.0" in answer["built"]["lock"]
     assert "--hash=sha256:" in answer["built"]["lock"]
     assert "environment: installing 2 packages: tinya, tinyb" in pod.said
+
+
+def test_a_package_of_the_image_that_no_index_has_is_used_as_it_is(store: FolderStore, tmp_path: Path) -> None:
+    with package_index(wheel("tinyc", "2.0", ["pytest"])) as index:
+        answer, pod = build(store, tmp_path / "pod", index, "tinyc")
+    assert answer["error"] is None, pod.said
+    assert re.findall(r"^\S+", answer["built"]["lock"], re.MULTILINE) == ["tinyc==2.0"]
+
+
+def test_a_package_of_the_image_that_the_index_has_too_is_not_added(store: FolderStore, tmp_path: Path) -> None:
+    version = metadata.version("pytest")
+    files = (wheel("tinyc", "2.0", ["pytest"]), wheel("pytest", version), wheel("pytest", "999.0"))
+    with package_index(*files) as index:
+        answer, pod = build(store, tmp_path / "pod", index, "tinyc")
+    assert answer["error"] is None, pod.said
+    assert re.findall(r"^\S+", answer["built"]["lock"], re.MULTILINE) == ["tinyc==2.0"]
 
 
 def test_the_same_lock_is_not_built_again(store: FolderStore, tmp_path: Path) -> None:

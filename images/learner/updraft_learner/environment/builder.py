@@ -27,6 +27,7 @@ WORDS_CHARACTERS = 600
 Run = Callable[[Sequence[str]], tuple[int, str]]
 
 _CHANGE = re.compile(r"^ ([+-]) ([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
+_ENTRY = re.compile(r"^[A-Za-z0-9][^\n]*\n(?:[ ][^\n]*\n)*", re.MULTILINE)  # of a lock: a package and its digests
 _SOURCE_ONLY = re.compile(r"Wheels are required for `([^`]+)`|(\S+?)(?:==\S+)? has no (?:usable )?wheels")
 _AWAY = re.compile(
     r"client error \(Connect|dns error|timed out|Connection (?:refused|reset)|status (?:server error|code 5)|"
@@ -56,14 +57,14 @@ class Builder:
 
     def __init__(self, folder: Path, code: Path, work: Mapping[str, Any], run: Run, say: Callable[[str], None]) -> None:
         self._folder, self._code, self._work, self._run, self._say = folder, code, work, run, say
+        self._said = ""  # by uv, when it failed last
 
     def build(self) -> dict[str, Any]:
         """Return the report: the lock, its key, and what it adds. Raises BuildError."""
         self._check_python()
         source = self._requirements()
         self._say(f"resolving {self._work['label']}")
-        added = self._resolve(source)
-        lock = self._lock(added)
+        added, lock = self._resolve(source)
         python = f"{sys.executable} {platform.python_version()}"
         machine = f"{platform.machine()} {sys.platform}"
         key = environment_key(self._work["image"], python, machine, lock, [i["url"] for i in self._work["indexes"]])
@@ -128,18 +129,27 @@ class Builder:
 
     # --- what it means -------------------------------------------------------------------------------------------
 
-    def _resolve(self, source: Path) -> dict[str, str]:
-        """Return the packages to add, with their versions; none of them may take the place of one of the image."""
+    def _resolve(self, source: Path) -> tuple[dict[str, str], str]:
+        """Return the packages to add, with their versions, and their lock; none of them may take the place of one of
+        the image."""
         constraints = self._folder / "image.txt"
         pins = self._work.get("installed") or installed()
         constraints.write_text(
             "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8"
         )
+        # One resolution for both, where the index has the packages of the image that are needed. It may not: an image
+        # may have builds of its own.
+        whole = self._compiled(source, "--constraints", str(constraints))
+        if whole is not None:
+            entries = [entry for entry in _ENTRY.findall(whole) if entry.partition("==")[0] not in pins]
+            pinned = (entry.split(maxsplit=1)[0].partition("==") for entry in entries)
+            return {name: version for name, _, version in pinned}, "".join(entries)
         status, said = self._run([*self._dry(source), "--constraints", str(constraints)])
         if status != 0:
             self._refuse_conflict(source)
             raise self._failure(said)
-        return {name: version for sign, name, version in _CHANGE.findall(said) if sign == "+"}
+        added = {name: version for sign, name, version in _CHANGE.findall(said) if sign == "+"}
+        return added, self._lock(added)
 
     def _refuse_conflict(self, source: Path) -> None:
         """Resolve without regard to the image, and name what would differ from it."""
@@ -174,13 +184,19 @@ class Builder:
         if not added:
             return ""
         pins = self._folder / "pins.txt"
-        target = self._folder / LOCK_NAME
         pins.write_text("".join(f"{name}=={version}\n" for name, version in sorted(added.items())), encoding="utf-8")
-        words = ["pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate"]
-        status, said = self._run([*words, *self._common(), "--output-file", str(target), str(pins)])
-        if status != 0:
-            raise self._failure(said)
-        return target.read_text(encoding="utf-8")
+        lock = self._compiled(pins, "--no-deps")
+        if lock is None:
+            raise self._failure(self._said)
+        return lock
+
+    def _compiled(self, source: Path, *words: str) -> str | None:
+        """Return what the requirements of a file resolve to, with digests; None if uv cannot, whose words are then
+        `_said`."""
+        target = self._folder / "resolved.txt"
+        command = ["pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate", *words]
+        status, self._said = self._run([*command, *self._common(), "--output-file", str(target), str(source)])
+        return target.read_text(encoding="utf-8") if status == 0 else None
 
     def _install(self, added: Mapping[str, str], lock: str) -> None:
         tree = self._folder / TREE
@@ -191,7 +207,7 @@ class Builder:
             return
         self._say(f"installing {len(added)} packages: {', '.join(sorted(added))[:300]}")
         words = ["pip", "install", "--target", str(tree), "--no-deps", "--link-mode", "hardlink"]
-        status, said = self._run([*words, *self._common(), "--requirements", str(self._folder / LOCK_NAME)])
+        status, said = self._run([*words, *self._common(), "--requirements", str(tree / LOCK_NAME)])
         if status != 0:
             raise self._failure(said)
         (tree / ".lock").unlink(missing_ok=True)
