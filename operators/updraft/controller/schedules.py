@@ -139,9 +139,3 @@ def _record(book: Ledger, watched: Watched, schedule: Schedule, facts: SeriesFac
     if fired is None and quiet and replace(changed, looked_at=schedule.looked_at) == schedule:
         return None
     return book.schedules.save(changed, fired)
-
-
-def take(services: Services, keys: list[str], job_id: str) -> str | None:
-    """Give firings to a job. Returns another job that has one of them already, or None."""
-    owners = [services.ledger.schedules.take(key, job_id) for key in keys]
-    return next((owner for owner in owners if owner is not None and owner != job_id), None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.controller.approval import waiting_key
+from updraft.controller.approval import CANCELLED, LATE, waiting_key
 from updraft.exceptions import UpdraftError
 from updraft.services import Services, UsesServices
 
@@ -56,12 +56,12 @@ def look(services: Services, job_id: str, wait_seconds: float) -> dict[str, Any]
     book = services.ledger
     job = book.jobs.get(job_id)
     if job.cancel_requested_at is not None or job.ended:
-        return {"kind": "cancelled"}
+        return {"kind": CANCELLED}
     for request in book.requests.of_job(job_id):
         if request.answer is None:
             book.requests.answer(job_id, request.seq, HALT_ANSWER)
     asked = book.series.find(waiting_key(job_id))
     if asked is not None and (book.now() - asked.at).total_seconds() >= wait_seconds:
-        return {"kind": "late", "hours": wait_seconds / 3600}
+        return {"kind": LATE, "hours": wait_seconds / 3600}
     book.jobs.touch_all({job_id: "waits for approval"})
     return None
