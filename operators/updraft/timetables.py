@@ -6,8 +6,9 @@ Its own answer, `manual__2026-01-01T00:00:00+00:00`, cannot be the id of a job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from airflow.timetables.base import Timetable
 from airflow.timetables.simple import AssetTriggeredTimetable, NullTimetable
 from airflow.timetables.trigger import CronTriggerTimetable
 
@@ -19,19 +20,20 @@ if TYPE_CHECKING:
     from pendulum import DateTime
 
 
-class OnDemandTimetable(NullTimetable):
-    """A timetable without a schedule, as `schedule=None`. `name` begins the ids of the runs."""
+class _NamesRuns(Timetable):
+    """What the timetables share: `name` begins the ids of the runs, and is stored with the DAG."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
+    name = "job"
 
     def serialize(self) -> dict[str, Any]:
-        return {"name": self.name}
+        return {**super().serialize(), "name": self.name}
 
     @classmethod
-    def deserialize(cls, data: dict[str, Any]) -> OnDemandTimetable:
-        return cls(data["name"])
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        made = super().deserialize(data)
+        assert isinstance(made, cls)
+        made.name = data["name"]
+        return made
 
     def generate_run_id(
         self, *, run_type: DagRunType, run_after: DateTime, data_interval: DataInterval | None, **extra: Any
@@ -39,10 +41,19 @@ class OnDemandTimetable(NullTimetable):
         return run_id(self.name, run_type, run_after)
 
 
-class CronTimetable(CronTriggerTimetable):
-    """A timetable with a run at each moment of a cron expression. Make it with `named`."""
+class OnDemandTimetable(_NamesRuns, NullTimetable):
+    """A timetable without a schedule, as `schedule=None`. Make it with `named`."""
 
-    name = "job"
+    @classmethod
+    def named(cls, name: str) -> OnDemandTimetable:
+        """Return a timetable; `name` begins the ids of its runs."""
+        made = cls()
+        made.name = name
+        return made
+
+
+class CronTimetable(_NamesRuns, CronTriggerTimetable):
+    """A timetable with a run at each moment of a cron expression. Make it with `named`."""
 
     @classmethod
     def named(cls, name: str, cron: str, timezone: str) -> CronTimetable:
@@ -56,26 +67,13 @@ class CronTimetable(CronTriggerTimetable):
         made.name = name
         return made
 
-    def serialize(self) -> dict[str, Any]:
-        return {**super().serialize(), "name": self.name}
 
-    @classmethod
-    def deserialize(cls, data: dict[str, Any]) -> CronTimetable:
-        made = super().deserialize(data)
-        assert isinstance(made, CronTimetable)
-        made.name = data["name"]
-        return made
+class SeriesTimetable(_NamesRuns, AssetTriggeredTimetable):
+    """A timetable with a run at each event of a series' asset. Make it with `named`.
 
-    def generate_run_id(
-        self, *, run_type: DagRunType, run_after: DateTime, data_interval: DataInterval | None, **extra: Any
-    ) -> str:
-        return run_id(self.name, run_type, run_after)
-
-
-class SeriesTimetable(AssetTriggeredTimetable):
-    """A timetable with a run at each event of a series' asset. Make it with `named`."""
-
-    name = "job"
+    Airflow itself names the runs that the events start, so their jobs have derived ids; runs that users start are named
+    here.
+    """
 
     @classmethod
     def named(cls, name: str, asset: Any) -> SeriesTimetable:
@@ -83,21 +81,6 @@ class SeriesTimetable(AssetTriggeredTimetable):
         made = cls([asset])
         made.name = name
         return made
-
-    def serialize(self) -> dict[str, Any]:
-        return {**super().serialize(), "name": self.name}
-
-    @classmethod
-    def deserialize(cls, data: dict[str, Any]) -> SeriesTimetable:
-        made = super().deserialize(data)
-        assert isinstance(made, SeriesTimetable)
-        made.name = data["name"]
-        return made
-
-    def generate_run_id(
-        self, *, run_type: DagRunType, run_after: DateTime, data_interval: DataInterval | None, **extra: Any
-    ) -> str:
-        return run_id(self.name, run_type, run_after)
 
 
 def run_id(name: str, run_type: DagRunType, run_after: DateTime) -> str:

@@ -66,7 +66,7 @@ def timetable(
     """
     name = manifest.name if manifest is not None else "job"
     if manifest is None or manifest.schedule is None:
-        return OnDemandTimetable(name)
+        return OnDemandTimetable.named(name)
     if manifest.schedule.has_conditions:
         return SeriesTimetable.named(name, _asset(manifest, dag_id))
     assert manifest.schedule.cron is not None

@@ -40,7 +40,7 @@ def test_the_dag_of_such_a_manifest_waits_for_the_events_of_its_series() -> None
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert isinstance(stored.timetable, SeriesTimetable)
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    made = stored.timetable.generate_run_id(run_type=DagRunType.ASSET_TRIGGERED, run_after=moment, data_interval=None)
+    made = stored.timetable.generate_run_id(run_type=DagRunType.MANUAL, run_after=moment, data_interval=None)
     assert made.startswith("digits-260101-000000-")
     ((_, asset),) = stored.timetable.asset_condition.iter_assets()
     (watcher,) = asset.watchers
