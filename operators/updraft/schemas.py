@@ -437,7 +437,7 @@ class SeriesSummary(Schema):
 
 
 class SeriesList(Schema):
-    """Series, the one that ran last first."""
+    """Series, most recent job first."""
 
     series: tuple[SeriesSummary, ...]
 

@@ -18,7 +18,7 @@ OUTCOMES = ("promoted", "rejected", "waiting")
 
 
 def listed(reader: JobReader, limit: int) -> list[schemas.SeriesSummary]:
-    """Return the series of the caller's tenants, the one that ran last first."""
+    """Return the series of the caller's tenants, most recent job first."""
     tenants = [tenant for tenant in reader.parts.settings.tenants if reader.policy(reader.caller, tenant)]
 
     def ask() -> list[schemas.SeriesSummary]:

@@ -242,7 +242,7 @@ class Client:
         return Planned.model_validate(self.http.json("POST", f"{API_PREFIX}/planned", body=body, repeatable=True))
 
     def series(self, limit: int = 100) -> SeriesList:
-        """Return at most `limit` series, the one that ran last first: the jobs of one manifest name each."""
+        """Return at most `limit` series, most recent job first: the jobs of one manifest name each."""
         query = {"limit": limit}
         return SeriesList.model_validate(self.http.json("GET", f"{API_PREFIX}/series", params=query))
 

@@ -487,7 +487,7 @@ class SeriesEvents(_Repository):
             return series.events(connection, tenant, series=None, model=model, limit=None)
 
     def known(self, tenant: str | None = None, limit: int = 100) -> list[Series]:
-        """Return the series with recorded jobs, the one that ran last first."""
+        """Return the series with recorded jobs, most recent job first."""
         with self._reading() as connection:
             return series.list_series(connection, tenant, limit)
 

@@ -52,7 +52,7 @@ def events(
 
 
 def list_series(connection: Connection, tenant: str | None, limit: int) -> list[Series]:
-    """Return the series with recorded jobs, the one that ran last first."""
+    """Return the series with recorded jobs, most recent job first."""
     last = func.max(jobs.c.submitted_at)
     query = select(jobs.c.tenant, jobs.c.name, func.count(), last).group_by(jobs.c.tenant, jobs.c.name)
     if tenant is not None:

@@ -11,7 +11,7 @@ DIGEST_CHARACTERS = 8
 
 
 def series_list_page(found: Sequence[SeriesSummary], *, nonce: str = "") -> str:
-    """Return the list of series as HTML, the one that ran last first."""
+    """Return the list of series as HTML, most recent job first."""
     return render("series_list.html", title="Updraft series", live=True, nonce=nonce, found=found)
 
 

@@ -19,7 +19,7 @@ router = APIRouter(tags=["series"])
 writing = APIRouter(tags=["series"])
 
 
-@router.get("/series", summary="The series of the caller's tenants, the one that ran last first")
+@router.get("/series", summary="The series of the caller's tenants, most recent job first")
 def list_series(
     reader: ReaderDep, limit: Annotated[int, Query(ge=1, le=1000, description="How many")] = 100
 ) -> SeriesList:
