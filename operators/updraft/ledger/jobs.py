@@ -248,7 +248,8 @@ def touch_controllers(connection: Connection, guarded: Mapping[str, str], now: d
     rows = [
         {"job": k, "now": now, "what": bounds.identifier("what", v, NAME_LENGTH)} for k, v in sorted(guarded.items())
     ]
-    connection.execute(values, rows)
+    if rows:  # SQLAlchemy takes an empty list for a statement without values
+        connection.execute(values, rows)
 
 
 def touch_is_due(job: Job, now: datetime) -> bool:
