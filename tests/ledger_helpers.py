@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from updraft.allocation import Capacity, Grant, plan_admissions
-from updraft.ledger import Admission, Ledger, admission
+from updraft.ledger import Admission, Job, Ledger, NewJob, admission
 from updraft.ledger.admission import Decide
 from updraft.ledger.engine import reading
 
@@ -24,3 +26,8 @@ def try_admit(ledger: Ledger, job_id: str, capacity: Capacity) -> Admission:
     """Plan the queue, and say what was decided about this job."""
     ledger.queue.plan(deciding(capacity))
     return ledger.queue.admission(job_id)
+
+
+def add_job(ledger: Ledger, job_id: str, *, tenant: str = "default", manifest: Mapping[str, Any] | None = None) -> Job:
+    """A job beside the one that a test is about."""
+    return ledger.jobs.record(NewJob(job_id, tenant, "other", "train_model", job_id, dict(manifest or {}), "ada"))

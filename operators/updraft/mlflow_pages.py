@@ -22,5 +22,11 @@ def run_page(base: str, experiment_id: str, run_id: str) -> str:
     return f"{base.rstrip('/')}/#/experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}?{_MODE}"
 
 
+def artifact_page(base: str, experiment_id: str, run_id: str, path: str) -> str:
+    """Return the address of the page that shows a file of a run's artifacts."""
+    run, _, query = run_page(base, experiment_id, run_id).rpartition("?")
+    return f"{run}/artifacts/{quote(path)}?{query}"
+
+
 def version_page(base: str, name: str, version: str) -> str:
     return f"{base.rstrip('/')}/#/models/{quote(name, safe='')}/versions/{quote(version, safe='')}?{_MODE}"

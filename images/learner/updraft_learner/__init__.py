@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from updraft_learner.checkpoint import Checkpoint, Checkpointer, CheckpointError, CorruptCheckpoint
     from updraft_learner.metrics import log_metrics, progress
     from updraft_learner.model import save_model
+    from updraft_learner.predictions import save_predictions
     from updraft_learner.runtime import (
         attempt,
         checkpoint_dir,
@@ -52,6 +53,7 @@ __all__ = [
     "rank",
     "result_dir",
     "save_model",
+    "save_predictions",
     "stop_requested",
     "world_size",
 ]
@@ -60,6 +62,7 @@ _MODULES = {
     "checkpoint": ("Checkpoint", "CheckpointError", "Checkpointer", "CorruptCheckpoint"),
     "metrics": ("log_metrics", "progress"),
     "model": ("save_model",),
+    "predictions": ("save_predictions",),
     "sharded": ("ShardedCheckpointer",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -72,13 +72,21 @@ MASTER_PORT = 29500  # torch's rendezvous, on learner 1
 # --- Roles of pods that this package treats in a special way -----------------------------------------
 TRAIN_ROLE = "train"
 EXPORT_ROLE = "export"
+EXPORT_REPORT = "export/export.json"  # below the RESULT_DIR of the pod that exports
+PREDICTIONS = "predictions.parquet"  # below the RESULT_DIR of the pod that evaluates
+# What the pod that compares two models reads, below DATA_DIR, and writes, below RESULT_DIR.
+COMPARE_REQUEST = "request.json"
+CHALLENGER_PREDICTIONS, CHALLENGER_EXPORT = f"challenger/{PREDICTIONS}", "challenger/export.json"
+CHAMPION_PREDICTIONS, CHAMPION_EXPORT = f"champion/{PREDICTIONS}", "champion/export.json"
+COMPARISON_FILE = "comparison.json"
+GATE_REPORT_FILE = "report.html"
 BUILD_ROLE = "build"  # builds the packages of the manifest's `environment`, with attempt numbers of its own
 PREPARE_ROLE = "prepare"  # prepares code and data; it has attempt numbers of its own, so a program's first attempt is 1
 
 # --- Labels on every object of a job -----------------------------------------------------------------
 LABEL_JOB = "updraft.dev/job"
 LABEL_TENANT = "updraft.dev/tenant"
-LABEL_ROLE = "updraft.dev/role"  # prepare, train, evaluate, export
+LABEL_ROLE = "updraft.dev/role"  # as PodConfig's role
 LABEL_ATTEMPT = "updraft.dev/attempt"
 LABEL_LEARNER = "updraft.dev/learner"  # from 1
 
@@ -110,6 +118,14 @@ class DataMount:
 
 
 @dataclass(frozen=True)
+class InputFile:
+    """An object of the platform's bucket that is laid out below DATA_DIR; it may be missing."""
+
+    path: str
+    key: str
+
+
+@dataclass(frozen=True)
 class ResultsBucket:
     """A bucket of the user's that RESULT_DIR is written to when the training ends."""
 
@@ -138,7 +154,7 @@ class PodConfig:
 
     job_id: str
     tenant: str
-    role: str  # prepare, train, evaluate, export
+    role: str  # prepare, build, train, evaluate, export, champion-N, compare-N
     attempt: int  # fencing number of this launch, from 1
     learner: int  # from 1
     learners: int
@@ -159,6 +175,8 @@ class PodConfig:
     results_to: ResultsBucket | None = None
     own_model: bool = False  # whether the export takes the program's own MLflow model, which it may have logged
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
+    results_job: str | None = None  # the job whose results those are; None: this one
+    inputs: tuple[InputFile, ...] = ()
     restore_own_results: bool = False  # a later attempt starts with what this learner had stored in RESULT_DIR
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # address of the sidecar's MLflow endpoint
     system_metrics_seconds: float = SYSTEM_METRICS_SECONDS  # sampling interval; 0 switches it off
@@ -173,6 +191,7 @@ class PodConfig:
         raw = json.loads(text)
         raw["data"] = tuple(DataMount(**item) for item in raw["data"])
         raw["results_to"] = ResultsBucket(**raw["results_to"]) if raw.get("results_to") else None
+        raw["inputs"] = tuple(InputFile(**item) for item in raw["inputs"])
         raw["collect"] = tuple(Collector(**item) for item in raw["collect"])
         return cls(**raw)
 
@@ -238,6 +257,10 @@ class Keys:
     def files(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """Return what the program wrote into LOG_DIR."""
         return f"{self.learner(job_id, role, attempt, learner)}/files"
+
+    def compare_request(self, job_id: str, role: str, attempt: int) -> str:
+        """Return what the pod that compares two models is asked for."""
+        return f"{self.learner(job_id, role, attempt, 1)}/request.json"
 
     def prepare_request(self, job_id: str, attempt: int) -> str:
         """Return what the pod that prepares code and data is asked for (`prepare.documents.PrepareRequest`)."""

@@ -187,7 +187,9 @@ def _export_onnx(program: Any, saved: SavedModel, trials: Any, folder: Path, tol
     difference = formats.compare_onnx(onnx_model, program, saved, trials, tolerance)
     path = formats.save_mlflow_onnx(onnx_model, saved, trials[0], folder / "model")
     _say(f"ONNX opset {opset} made; differs by at most {difference:.1e} on {_sizes(trials)} ({_seconds(started)})")
-    return _entry(path, folder, difference, tolerance) | {"opset": opset}
+    latency = formats.onnx_latency(onnx_model, saved, trials[0])
+    _say(f"one call takes {latency['p50_ms']:.2g} ms, 95th percentile {latency['p95_ms']:.2g} ms")
+    return _entry(path, folder, difference, tolerance) | {"opset": opset, "latency": latency}
 
 
 def _export_torch(
@@ -197,7 +199,9 @@ def _export_torch(
     path, difference = formats.save_mlflow_torch(program, saved, trials, folder / "model", tolerance)
     _write_torch(program, model, folder, difference, tolerance)
     _say(f"PyTorch model made; differs by at most {difference:.1e} on {_sizes(trials)} ({_seconds(started)})")
-    return _entry(path, folder, difference, tolerance)
+    latency = formats.torch_latency(program, saved, trials[0])
+    _say(f"one call takes {latency['p50_ms']:.2g} ms, 95th percentile {latency['p95_ms']:.2g} ms")
+    return _entry(path, folder, difference, tolerance) | {"latency": latency}
 
 
 def _write_torch(program: Any, model: Path, folder: Path, difference: float, tolerance: float) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import io
 import logging
 import os
 import tempfile
+import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # MLflow's default lists CUDA first, and then warns on every machine without it.
 ONNX_PROVIDERS = ["CPUExecutionProvider"]
 EXAMPLE_ROWS = 5  # of the input example that the registry shows
+UNTIMED_CALLS, LEAST_CALLS, TIMED_CALLS, TIMED_SECONDS = 3, 20, 200, 3.0  # to measure the time of one call
 
 
 def load(path: Path, saved: SavedModel, example: Arrays, scratch: Path) -> Any:
@@ -176,6 +178,43 @@ def compare_onnx(onnx_model: Any, program: Any, saved: SavedModel, trials: list[
             raise ModelError(f"onnxruntime does not run the ONNX model: {exc}") from exc
         worst = max(worst, max_difference(dict(zip(names, found, strict=True)), expected))
     return _within("the ONNX model", worst, tolerance)
+
+
+def onnx_latency(onnx_model: Any, saved: SavedModel, example: Arrays) -> dict[str, Any]:
+    """Return how long onnxruntime needs for one row; `call_times` has the form."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(onnx_model.SerializeToString(), providers=ONNX_PROVIDERS)
+    inputs = {name: numpy_of(tensor) for name, tensor in _one_row(saved, example).items()}
+    return call_times(lambda: session.run(None, inputs))
+
+
+def torch_latency(program: Any, saved: SavedModel, example: Arrays) -> dict[str, Any]:
+    """Return how long PyTorch needs for one row; `call_times` has the form."""
+    module, inputs = program.module(), _one_row(saved, example)
+    return call_times(lambda: run(module, inputs, saved.keyword_inputs))
+
+
+def call_times(call: Callable[[], Any]) -> dict[str, Any]:
+    """Return `{"p50_ms", "p95_ms", "calls"}` of up to TIMED_CALLS calls, within about TIMED_SECONDS, after some calls
+    that are not counted."""
+    import numpy
+
+    for _ in range(UNTIMED_CALLS):
+        call()
+    times: list[float] = []
+    end = time.perf_counter() + TIMED_SECONDS
+    while len(times) < TIMED_CALLS and (len(times) < LEAST_CALLS or time.perf_counter() < end):
+        began = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - began))
+    middle, high = numpy.quantile(times, [0.5, 0.95])
+    return {"p50_ms": float(middle), "p95_ms": float(high), "calls": len(times)}
+
+
+def _one_row(saved: SavedModel, example: Arrays) -> Arrays:
+    """Return one row of the example, or all of it if the model takes its batch only."""
+    return resize_batch(example, 1) if saved.dynamic_batch else example
 
 
 def save_mlflow_onnx(onnx_model: Any, saved: SavedModel, example: Arrays, folder: Path) -> Path:

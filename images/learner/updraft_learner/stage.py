@@ -141,9 +141,10 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     if config.restore_checkpoint is not None:
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
     if config.restore_results:
-        _restore_results(config.job_id, keys, paths, store, out)
+        _restore_results(config.results_job or config.job_id, keys, paths, store, out)
     elif config.restore_own_results:
         _restore_own_results(config, keys, paths, store, out)
+    _lay_inputs(config, paths, store, out)
     print("stage: done", file=out, flush=True)
 
 
@@ -400,6 +401,25 @@ def _lay_checkpoint_files(
 
 def _bad_checkpoint(name: str, reason: str) -> StageError:
     return StageError(ExitCode.CHECKPOINT, f"checkpoint {name}: {reason}")
+
+
+def _lay_inputs(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """Lay the files out that another pod left in the store. One that is missing is left out: the program says so."""
+    prefix = f"{config.prefix}/"
+    sizes = {
+        each: next((found.size for found in store.list(each.key) if found.key == each.key), None)
+        for each in config.inputs
+    }
+    there = {each: size for each, size in sizes.items() if size is not None}
+    _require_disk(paths.root, sum(there.values()), "the files to compare need")
+    for each, size in there.items():
+        if not each.key.startswith(prefix):
+            raise StageError(ExitCode.CONFIGURATION, f"{each.path}: its key is not below {prefix}")
+        place = f"{paths.below(paths.data)}/{safe_path(each.path)}"
+        make_folder(paths.root, place.rpartition("/")[0])
+        with _open(store, each.key, each.path) as source, replacing(paths.root, place) as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        print(f"stage: {each.path}: {megabytes(size)}", file=out, flush=True)
 
 
 def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:

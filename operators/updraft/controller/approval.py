@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from updraft.controller import comparing
 from updraft.controller.idempotency import Answer, PromotionDecision
+from updraft.controller.records import manifest_of
 from updraft.ledger import NewSeriesEvent
-from updraft.mlflow_pages import run_page, version_page
+from updraft.mlflow_pages import artifact_page, run_page, version_page
 
 if TYPE_CHECKING:
     from updraft.ledger import Job, Ledger
@@ -61,12 +63,23 @@ def question(services: Services, job: Job, mine: VersionRef, gate: PromotionDeci
         *rows,
         "",
         f"The rules of the manifest hold: {gate.reason}.",
+        *_report(services, job),
         "",
         "If you approve, they are judged again against the champion of that moment.",
     ]
     asked = f" by {', '.join(approvers)}" if approvers else ""
     subject = f"{mine.name} version {mine.version} waits for approval{asked}"
     return Question(subject, "\n".join(body), approvers)
+
+
+def _report(services: Services, job: Job) -> list[str]:
+    """Return the line with the address of the gate's report; none if the manifest has no gate."""
+    export = manifest_of(job).export
+    if export is None or export.gate is None:
+        return []
+    base, experiment_id = services.settings.mlflow_browser_uri, job.mlflow_experiment_id or ""
+    page = artifact_page(base, experiment_id, job.mlflow_run_id or "", comparing.REPORT)
+    return ["", f"[The report of the gate]({page}) shows the two models on the held-out data."]
 
 
 def waiting_key(job_id: str) -> str:

@@ -183,7 +183,7 @@ def _missing(services: Services, job: Job, version: RegisteredModel | None, prom
     if manifest.export is not None and manifest.export.register_as is not None:
         if version is None:
             missing.append(REGISTER_TASK)
-        if manifest.export.promote_if and promotion is None:
+        if manifest.export.judged and promotion is None:
             missing.append(PROMOTE_TASK)
     return missing
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
-from updraft.controller import environments, init_from, prepare
+from updraft.controller import comparing, environments, init_from, prepare
 from updraft.controller.idempotency import Deployment, deployment, pod_template
 from updraft.controller.records import launch_of, manifest_of
 from updraft.controller.specs import JobFacts, grace_of, spec_of
@@ -21,7 +21,7 @@ from updraft.exceptions import RefusedError
 from updraft.kubernetes import clients, gang
 from updraft.kubernetes.launch import objects_of
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle.workflow import BUILD_ROLE, EVALUATE_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BUILD_ROLE, EVALUATE_ROLE, PREPARE_ROLE, TRAIN_ROLE, compares, evaluates_champion
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -83,12 +83,14 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     credentials = _pod_credentials(services)
     if attempt.role == PREPARE_ROLE:
         credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
-    elif attempt.role in (TRAIN_ROLE, EVALUATE_ROLE):
+    elif attempt.role in (TRAIN_ROLE, EVALUATE_ROLE) or evaluates_champion(attempt.role):
         credentials["sources"] = prepare.learner_secrets(services, core, job, manifest)
     if attempt.role == BUILD_ROLE:
         environments.hand_over(services, job, manifest, attempt)
     environment = environments.recorded(services, job.id)
     init = init_from.recorded(services, job.id)
+    inputs = comparing.hand_over(services, job, attempt) if compares(attempt.role) else ()
+    champion = comparing.of_role(services, job.id, attempt.role) if evaluates_champion(attempt.role) else None
     if (
         services.ledger.idempotency.get(job.id, deployed) is not None
     ):  # by another controller, while this process was suspended
@@ -99,12 +101,14 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         launch,
         template,
         JobFacts(
-            job.mlflow_run_id or "",
+            comparing.run_of(services, job, attempt.role) or "",
             job.mlflow_experiment_id or "",
             job.code_tree,
             job.data or (),
             environment.tree if environment else None,
             (init.job, init.checkpoint) if init and init.job and init.checkpoint else None,
+            champion.job if champion else None,
+            inputs,
         ),
         api_server=clients.api_server_addresses(core) if services.settings.network_policy else (),
         grace_seconds=grace_seconds(services, attempt),

@@ -12,7 +12,16 @@ from updraft.kubernetes import objects
 from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.pod_section import extras_of
-from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import (
+    BEFORE_ROLES,
+    BUILD_ROLE,
+    EVALUATE_ROLE,
+    EXPORT_ROLE,
+    PREPARE_ROLE,
+    TRAIN_ROLE,
+    compares,
+    evaluates_champion,
+)
 from updraft.taints import GPU_RESOURCE, GPU_TAINT
 from updraft_learner import contract
 from updraft_learner.prepare.documents import CREDENTIALS
@@ -25,6 +34,7 @@ PREPARE_CPUS = 1.0  # a suite's libraries take seconds of a whole CPU to load
 # -I: neither the working directory nor an environment variable changes where Python looks for modules.
 PREPARE_COMMAND = "exec python -I -m updraft_data"
 EXPORT_COMMAND = "exec python -I -m updraft_learner.export"
+COMPARE_COMMAND = "exec python -I -m updraft_data.compare"
 
 
 def command_of(manifest: Manifest, role: str) -> str | None:
@@ -37,7 +47,9 @@ def command_of(manifest: Manifest, role: str) -> str | None:
         return PREPARE_COMMAND
     if role == BUILD_ROLE:
         return environments.BUILD_COMMAND if manifest.environment else None
-    if role == EVALUATE_ROLE:
+    if compares(role):
+        return COMPARE_COMMAND
+    if role == EVALUATE_ROLE or evaluates_champion(role):
         evaluation = render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
         return None if evaluation is None else _with_scripts(manifest, evaluation)
     if manifest.export is None:
@@ -70,7 +82,7 @@ def program_of(
     requests = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
     limits = {**requests, "memory": f"{memory_limit_mib(settings, manifest, role)}Mi"}
     selector: dict[str, str] = {}
-    if role == PREPARE_ROLE:  # it runs alone in the job's grant, which has room for one learner at least
+    if role == PREPARE_ROLE or compares(role):  # alone in the job's grant, which has room for one learner at least
         limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
     elif resources.gpus and role != BUILD_ROLE:
         requests[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
@@ -89,9 +101,9 @@ def program_of(
         # The job's grant is on nodes with GPUs.
         tolerations=(
             *(manifest.pod.tolerated if manifest.pod else ()),
-            *((GPU_TAINT,) if role in BEFORE_ROLES and resources.gpus else ()),
+            *((GPU_TAINT,) if (role in BEFORE_ROLES or compares(role)) and resources.gpus else ()),
         ),
-        extras=extras_of(manifest.pod, users_program=role in (TRAIN_ROLE, EVALUATE_ROLE)),
+        extras=extras_of(manifest.pod, users_program=role in (TRAIN_ROLE, EVALUATE_ROLE) or evaluates_champion(role)),
     )
 
 
@@ -100,7 +112,9 @@ def _image(manifest: Manifest, role: str, settings: Settings) -> str:
 
     if role == EXPORT_ROLE:
         return export_image_of(manifest, settings.framework_images, settings.sidecar_image)
-    return settings.data_image if role == PREPARE_ROLE else image_of(manifest, settings.framework_images)
+    if role == PREPARE_ROLE or compares(role):
+        return settings.data_image
+    return image_of(manifest, settings.framework_images)
 
 
 def _environment(
@@ -135,7 +149,7 @@ def _environment(
         return [*own, *environments.log_ins(settings, manifest)]
     processes = processes_in(manifest, launch.role) or 1
     threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus / processes)))}
-    if launch.role == EXPORT_ROLE:
+    if launch.role == EXPORT_ROLE or compares(launch.role):
         return objects.environment({**threads, **platform}, ())
     if launch.role == PREPARE_ROLE:
         own = objects.environment({**threads, **platform, contract.ROOT_ENV: contract.ROOT_DIR, **proxies}, ())

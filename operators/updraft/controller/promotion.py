@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from updraft.controller import notices
+from updraft.controller import comparing, notices
 from updraft.controller.idempotency import DECISION, GATE, PROMOTION, Promotion, PromotionDecision
 from updraft.exceptions import RefusedError
 from updraft.ledger import NewSeriesEvent, SeriesEvent
@@ -25,16 +25,18 @@ def lock_name(model: str) -> str:
     return f"promote {model}"
 
 
-def pass_gate(services: Services, job: Job, mine: VersionRef, export: Export) -> PromotionDecision:
-    """Return whether the rules hold against the champion of this moment; decided once, before a person is asked."""
-    found = services.ledger.idempotency.get(job.id, GATE)
-    return found or services.ledger.idempotency.record(job.id, GATE, _decide(services, mine, export))
+def pass_gate(services: Services, job: Job, mine: VersionRef, export: Export) -> PromotionDecision | None:
+    """Return whether the rules hold against the champion of this moment; decided once, before a person is asked. None
+    if the version has to be compared with that champion first."""
+    found = services.ledger.idempotency.get(job.id, GATE) or _decide(services, job, mine, export)
+    return None if found is None else services.ledger.idempotency.record(job.id, GATE, found)
 
 
 def promote(
     services: Services, job: Job, mine: VersionRef, export: Export, *, approved_by: str | None = None
-) -> Promotion:
-    """Decide once, move the alias at most once, and return the result.
+) -> Promotion | None:
+    """Decide once, move the alias at most once, and return the result. None if the version has to be compared with the
+    champion of this moment first.
 
     The decision is recorded with the champion it was compared to, so a second run moves the alias only while that
     version is still the champion.
@@ -49,7 +51,10 @@ def promote(
             return outcome
         decision = book.idempotency.get(job.id, DECISION)
         if decision is None:
-            decision = book.idempotency.record(job.id, DECISION, _decide(services, mine, export))
+            decision = _decide(services, job, mine, export)
+            if decision is None:
+                return None
+            decision = book.idempotency.record(job.id, DECISION, decision)
         promoted, reason = decision.promote, decision.reason
         current = tracking.champion(services.tracking, mine.name)
         holder = current[0].version if current else None
@@ -74,15 +79,24 @@ def decline(services: Services, job: Job, mine: VersionRef, reason: str, by: str
         return _settle(services, job, mine, Promotion(False, reason, tracking.CHAMPION), None, by)
 
 
-def _decide(services: Services, mine: VersionRef, export: Export) -> PromotionDecision:
+def _decide(services: Services, job: Job, mine: VersionRef, export: Export) -> PromotionDecision | None:
+    """Return whether all rules hold against the champion of this moment; None if its predictions were not compared."""
     from updraft import tracking
     from updraft.manifest import decide
 
     current = tracking.champion(services.tracking, mine.name)
-    found = decide(
-        export.rules, tracking.metrics(services.tracking, mine.run_id), current[1] if current is not None else None
-    )
-    return PromotionDecision(found.promote, found.reason, over=current[0].version if current is not None else None)
+    over = current[0].version if current is not None else None
+    promoted, reasons = True, []
+    if export.promote_if:
+        metrics = tracking.metrics(services.tracking, mine.run_id)
+        found = decide(export.rules, metrics, current[1] if current is not None else None)
+        promoted, reasons = found.promote, [found.reason]
+    if export.gate is not None and promoted:
+        gate = comparing.result(services, job, over)
+        if gate is None:
+            return None
+        promoted, reasons = gate.passed, [*reasons, gate.reason] if gate.passed else [gate.reason]
+    return PromotionDecision(promoted, "; ".join(reasons), over=over)
 
 
 def _settle(

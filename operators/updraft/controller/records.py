@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
-from updraft.lifecycle.workflow import BEFORE_ROLES, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, PREPARE_ROLE, TRAIN_ROLE, compares
 
 PREPARE_SPARE_MIB = 512  # of the pod's memory limit, beside the process that validates
 
@@ -43,9 +43,9 @@ def disk_amounts(settings: Settings, manifest: Manifest) -> tuple[str, str]:
 
 
 def memory_limit_mib(settings: Settings, manifest: Manifest, role: str) -> int:
-    """Return the limit of the role's program. The pod that prepares data requests what a learner was granted, and may
-    use what its judgement is allowed."""
-    if role != PREPARE_ROLE:
+    """Return the limit of the role's program. The pods that judge data and predictions request what a learner was
+    granted, and may use what their judgement is allowed."""
+    if role != PREPARE_ROLE and not compares(role):
         return memory_mib(manifest)
     return max(memory_mib(manifest), settings.validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from updraft.controller.comparing import run_of
 from updraft.controller.idempotency import ReplayRecord
 from updraft.controller.idempotency import replayed as replayed_key
 from updraft_learner.contract import Keys
@@ -29,8 +30,11 @@ def replay_metrics(services: Services, job: Job, limits: ReplayLimits | None = N
 
     deadline = TimeBudget()
     for attempt in services.ledger.attempts.of_job(job.id):
+        run_id = run_of(services, job, attempt.role)
+        if run_id is None:
+            continue
         for learner in attempt.membership.ever:
-            _replay(services, job, job.mlflow_run_id, attempt, learner, deadline, limits or LIMITS)
+            _replay(services, job, run_id, attempt, learner, deadline, limits or LIMITS)
 
 
 def _replay(

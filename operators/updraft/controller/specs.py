@@ -13,7 +13,7 @@ from updraft.controller.processes import collectors_in, placement_of, processes_
 from updraft.kubernetes import claims, policies
 from updraft.kubernetes.launch import LaunchSpec
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, TRAIN_ROLE, compares, runs_own_program
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from updraft.settings import Settings
 
 STORE_BYTES_PER_SECOND = 20_000_000  # the least speed at which a sidecar stores a folder of large files
-# These roles run the platform's own program and get neither code nor data.
-WITHOUT_INPUTS = (EXPORT_ROLE, PREPARE_ROLE)
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class JobFacts:
         data: The job's data sets, as recorded once they are staged.
         environment_tree: The tree of the job's packages; None if it has none.
         init: Job and name of the checkpoint that the training begins with; None: it begins from scratch.
+        results_job: The job whose results are evaluated; None: this one.
+        inputs: Files that the comparison of two models reads.
     """
 
     run_id: str = ""
@@ -44,6 +44,8 @@ class JobFacts:
     data: Sequence[Mapping[str, Any]] = ()
     environment_tree: str | None = None
     init: tuple[str, str] | None = None
+    results_job: str | None = None
+    inputs: tuple[contract.InputFile, ...] = ()
 
 
 def grace_of(settings: Settings, role: str, limits: Iterable[int]) -> int:
@@ -84,7 +86,7 @@ def spec_of(
         credentials: what the sidecar may use, by service.
         endpoint_token: of the sidecar's MLflow endpoint.
     """
-    without_data = launch.role in (*WITHOUT_INPUTS, BUILD_ROLE)
+    without_data = runs_own_program(launch.role)
     closed = (*policies.METADATA_NETWORKS, *settings.closed_networks, *api_server)
     outside = policies.outside_of(launch.namespace, (settings.s3_endpoint, settings.mlflow_uri), closed)
     return LaunchSpec(
@@ -144,7 +146,7 @@ def _config(
     settings: Settings, manifest: Manifest, launch: Launch, facts: JobFacts, *, first: bool, checkpoint: str | None
 ) -> contract.PodConfig:
     """Return the configuration of the first learner's sidecar."""
-    inputs = JobFacts() if launch.role in WITHOUT_INPUTS else facts
+    inputs = JobFacts() if runs_own_program(launch.role) else facts
     if launch.role == BUILD_ROLE:  # it reads the code's file of requirements
         inputs = JobFacts(code_tree=facts.code_tree)
     return contract.PodConfig(
@@ -173,6 +175,8 @@ def _config(
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
         results_to=_results_to(manifest, launch) if launch.role == TRAIN_ROLE else None,
         own_model=manifest.export is not None and manifest.export.trust_code,
-        restore_results=launch.role not in (TRAIN_ROLE, *BEFORE_ROLES),
+        restore_results=launch.role not in (TRAIN_ROLE, *BEFORE_ROLES) and not compares(launch.role),
+        results_job=facts.results_job,
+        inputs=facts.inputs,
         restore_own_results=launch.role == TRAIN_ROLE and not first,
     )

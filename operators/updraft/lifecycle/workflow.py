@@ -22,6 +22,10 @@ EVALUATE_ROLE = "evaluate"
 EXPORT_ROLE = "export"
 ROLES = (PREPARE_ROLE, BUILD_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE)
 
+# The task promote launches these two for a gate, once for each champion that the new version is compared with: the
+# evaluation of the champion, and the comparison. A role's name ends with the champion's version.
+_CHAMPION, _COMPARE = "champion", "compare"
+
 # The task stage_data launches these before the program's first attempt; each counts its own attempts.
 BEFORE_ROLES = (PREPARE_ROLE, BUILD_ROLE)
 
@@ -54,6 +58,30 @@ ROLE_OF_TASK = {
     EVALUATE_TASK: EVALUATE_ROLE,
     EXPORT_TASK: EXPORT_ROLE,
 }
+
+
+def champion_role(version: str) -> str:
+    """Return the role of the pod that runs the job's evaluation on the champion, `version`."""
+    return f"{_CHAMPION}-{version}"
+
+
+def compare_role(version: str | None) -> str:
+    """Return the role of the pod that compares the job's version with the champion; None: there is no champion."""
+    return f"{_COMPARE}-{version or 0}"
+
+
+def evaluates_champion(role: str) -> bool:
+    return role.startswith(f"{_CHAMPION}-")
+
+
+def compares(role: str) -> bool:
+    return role.startswith(f"{_COMPARE}-")
+
+
+def runs_own_program(role: str) -> bool:
+    """Return whether the role's pod runs a program of the platform, not of the user."""
+    return role in (*BEFORE_ROLES, EXPORT_ROLE) or compares(role)
+
 
 _JOB_DAG_PREFIX = "job_"
 

@@ -32,6 +32,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         collecting_errors,
         _failures,
         _export,
+        _gate,
         _init_from,
         _schedule,
         environment_errors,
@@ -217,6 +218,40 @@ def _export(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         yield FieldError("export.formats", show(list(formats)), problem, "onnx, torch, or trust_code: true too")  # type: ignore[arg-type]
     if trusted and not own:
         yield FieldError("export.trust_code", "true", "is given, but no code is exported", "formats: [mlflow] too")
+
+
+def _gate(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    export = _part(raw, "export")
+    gate = _part(export, "gate")
+    if not gate:
+        return
+    if export.get("register_as") is None:
+        yield FieldError("export.gate", None, "is given, but nothing is registered", "export.register_as too")
+    if not _part(raw, "evaluate"):
+        problem = "is given, but no command writes predictions.parquet"
+        yield FieldError("export.gate", None, problem, "evaluate.command too", "python evaluate.py")
+    listed = _items(gate, "slices")
+    bounds = [each.get(name) for each in (gate, *listed) for name in ("threshold", "margin")]
+    others = ("latency_ms", "size", "require")
+    if all(bound is None for bound in bounds) and not any(gate.get(name) for name in others):
+        problem = "has no rule"
+        yield FieldError("export.gate", None, problem, f"threshold, margin, slices, {', '.join(others)}", "margin: 0")
+    for number, each in enumerate(listed):
+        if each.get("threshold") is None and each.get("margin") is None:
+            field = f"export.gate.slices[{number}].threshold"
+            yield FieldError(field, None, "is missing, and so is margin", "a threshold, a margin, or both", "0.8")
+    required = gate.get("require")
+    wanted = required if isinstance(required, list | tuple) else ()
+    trusted = export.get("trust_code") is True
+    if trusted and gate.get("latency_ms") is not None:
+        problem = "is given, and the platform does not run a model that it takes unchecked (trust_code)"
+        yield FieldError("export.gate.latency_ms", show(gate["latency_ms"]), problem, "formats: [onnx]")
+    if trusted and "verified_model" in wanted:
+        problem = "names verified_model, and export.trust_code takes the model unchecked"
+        yield FieldError("export.gate.require", show(list(wanted)), problem, "one of the two")
+    if "validated_data" in wanted and not all(each.get("expectations") for each in _items(raw, "data") or [{}]):
+        problem = "names validated_data, and not every data set has expectations"
+        yield FieldError("export.gate.require", show(list(wanted)), problem, "data[].expectations too")
 
 
 def _init_from(raw: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -40,6 +40,7 @@ _SECTIONS = {name: name.capitalize() for name in ("resources", "checkpoints", "e
 _BOX_ONLY = {
     "environment",
     "schedule",
+    "gate",
     "init_from",
     "notify",
     "annotations",

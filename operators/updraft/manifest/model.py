@@ -25,6 +25,7 @@ from updraft.manifest import limits, values
 from updraft.manifest.adopting import check_pattern
 from updraft.manifest.collecting import MOST_COLLECTORS, MetricsSource
 from updraft.manifest.environment import PackageEnvironment
+from updraft.manifest.gate import Gate
 from updraft.manifest.part import Part, Text
 from updraft.manifest.pod import Pod
 from updraft.manifest.processes import Processes
@@ -320,7 +321,18 @@ class Export(Part):
         description="Rules under which the new version becomes @champion: metric to rule; all must hold",
         examples=[{"val_accuracy": ">= champion"}],
     )
+    gate: Gate | None = Field(
+        None,
+        description="Rules for the predictions on held-out data that `evaluate` writes; all must hold for the version "
+        "to become @champion",
+        examples=[{"metric": "accuracy", "margin": 0.0}],
+    )
     approval: Literal["none", "required"] = Field("none", description="Whether a person must approve the promotion")
+
+    @property
+    def judged(self) -> bool:
+        """Return whether a rule decides about the version's promotion."""
+        return bool(self.promote_if) or self.gate is not None
 
     @property
     def rules(self) -> tuple[PromotionRule, ...]:

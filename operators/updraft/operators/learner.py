@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller import attempts, pods
+from updraft.controller import attempts, comparing, pods
 from updraft.controller.next_action import Finished, LaunchDue, next_action
 from updraft.controller.programs import command_of, git_proxies, program_of
 from updraft.controller.records import (
@@ -80,7 +80,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
 
     def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
         """Continue from the role's state in the ledger. A second call changes nothing. Returns when the role has
-        succeeded."""
+        succeeded, and raises an error, or TaskDeferred, before."""
         attempt = self.services.ledger.attempts.current(job.id, self.role)
         halt_asked = self.services.ledger.requests.pending(job.id, "halt") is not None
         where = next_action(job, attempt, halt_asked=halt_asked, now=self.services.ledger.now())
@@ -103,7 +103,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
                 manifest,
                 launch,
                 command,
-                run_id=job.mlflow_run_id or "",
+                run_id=comparing.run_of(self.services, job, self.role) or "",
                 experiment_id=job.mlflow_experiment_id or "",
                 proxies=git_proxies(os.environ),
             )
@@ -157,8 +157,13 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             cancelled = self.services.ledger.jobs.get(job.id).cancel_requested_by
             cause = FailureClass.CANCELLED if attempt.relaunch and cancelled else FailureClass(str(attempt.outcome))
             self._say_last_lines(job, attempt)
-            raise fail(self.services, context, job.id, cause, self._told(job, attempt) or reason)
+            self._failed(context, job, cause, self._told(job, attempt) or reason)
+            return
         self.log.info("%s: %s", self.role, attempt.reason)
+
+    def _failed(self, context: Context, job: Job, cause: FailureClass, reason: str) -> None:
+        """End the job, because the role has failed or was cancelled."""
+        raise fail(self.services, context, job.id, cause, reason)
 
     def _say_last_lines(self, job: Job, attempt: Attempt) -> None:
         """Log the last lines of the learner that failed; the trigger has logged them mixed with those of other

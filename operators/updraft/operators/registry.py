@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller import approval, notices, promotion
+from updraft.controller import approval, comparing, notices, promotion
 from updraft.controller.idempotency import (
     ANSWER,
+    DECISION,
     MODEL_VERSION,
     PROMOTION,
-    Answer,
     Promotion,
     PromotionDecision,
     RegisteredModel,
 )
+from updraft.controller.programs import command_of
 from updraft.controller.records import manifest_of
 from updraft.controller.replay import replay_metrics
 from updraft.exceptions import DataError
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import EXPORT_ROLE
+from updraft.lifecycle.workflow import EXPORT_ROLE, champion_role, compare_role
 from updraft.operators.asking import ask_person
 from updraft.operators.job import ends_job
+from updraft.operators.learner import LearnerOperator
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from updraft.ledger import Job
-    from updraft.manifest import Export
+    from updraft.manifest import Export, Manifest
+    from updraft.manifest.gate import Gate
     from updraft.tracking import VersionRef
 
 
@@ -134,55 +137,99 @@ class RegisterOperator(UsesServices, BaseOperator):
         return RegisteredModel(ref.name, ref.version, ref.model_id, tuple(export.formats))
 
 
-class PromoteOperator(UsesServices, BaseOperator):
-    """Move the alias `champion` to the job's model version if the manifest's `promote_if` rules hold; log why if not.
+class PromoteOperator(LearnerOperator):
+    """Move the alias `champion` to the job's model version if the manifest's rules hold; log why if not.
 
-    With `export.approval: required`, a version whose rules hold waits for a person in Airflow's list of required
-    actions. On approval, the rules are judged again against the champion of that moment. Skips if the manifest names no
-    model or no rule.
+    The rules are `promote_if` and `gate`. For a gate, pods of the job evaluate the champion and compare it with the
+    version, again if another version has become the champion meanwhile. With `export.approval: required`, a version
+    whose rules hold waits for a person in Airflow's list of required actions. On approval, the rules are judged again
+    against the champion of that moment. Skips if the manifest names no model or no rule.
     """
 
-    operator_extra_links = LINKS
     ui_color = "#fce8e6"
     ask = staticmethod(ask_person)  # replaced in tests
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(role=compare_role(None), **kwargs)  # set again for each pod
 
     def execute(self, context: Context) -> None:
         """Decide about the promotion once, record the decision, and move the alias."""
         with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
-            export, mine = self._version(job)
             replay_metrics(self.services, job)
-            book = self.services.ledger.idempotency
-            if (answer := book.get(job.id, ANSWER)) is not None:  # this task was interrupted after the answer
-                self._obey(job, export, mine, answer)
-                return
-            if export.approval == "required" and book.get(job.id, PROMOTION) is None:
-                gate = promotion.pass_gate(self.services, job, mine, export)
-                if gate.promote:
-                    self._wait_for_approval(context, job, mine, gate)
-            self._tell(mine, promotion.promote(self.services, job, mine, export))
+            self._decide(context, job)
+
+    def finished(self, context: Context, event: dict[str, Any]) -> None:
+        """Continue after GangTrigger: a pod of the gate has ended."""
+        with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
+            self._decide(context, job)
 
     def answered(self, context: Context, event: dict[str, Any]) -> None:
         """Continue after a person's answer, or after ApprovalTrigger: promote, or record why not."""
         with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
-            export, mine = self._version(job)
-            answer = self.services.ledger.idempotency.record(job.id, ANSWER, approval.answer_of(event))
-            self._obey(job, export, mine, answer)
+            self.services.ledger.idempotency.record(job.id, ANSWER, approval.answer_of(event))
+            self._decide(context, job)
 
-    def _obey(self, job: Job, export: Export, mine: VersionRef, answer: Answer) -> None:
-        if answer.approved:
-            outcome = promotion.promote(self.services, job, mine, export, approved_by=answer.by or "a user")
-        else:
-            outcome = promotion.decline(self.services, job, mine, answer.reason, answer.by)
+    def _decide(self, context: Context, job: Job) -> None:
+        """Continue from what is recorded, so that an interrupted task repeats nothing. Defers while pods of the gate
+        run, and while a person is asked."""
+        manifest = manifest_of(job)
+        export, mine = self._version(job, manifest)
+        book = self.services.ledger.idempotency
+        answer = book.get(job.id, ANSWER)
+        if answer is not None and not answer.approved:
+            self._tell(mine, promotion.decline(self.services, job, mine, answer.reason, answer.by))
+            return
+        outcome = book.get(job.id, PROMOTION)
+        while outcome is None:
+            if export.gate is not None and book.get(job.id, DECISION) is None:
+                self._compare(context, job, manifest, export.gate, mine)
+            if export.approval == "required" and answer is None:
+                gate = promotion.pass_gate(self.services, job, mine, export)
+                if gate is None:  # another version became the champion during the comparison
+                    continue
+                if gate.promote:
+                    self._wait_for_approval(context, job, mine, gate)
+            approved_by = None if answer is None else answer.by or "a user"
+            outcome = promotion.promote(self.services, job, mine, export, approved_by=approved_by)
         self._tell(mine, outcome)
 
-    def _version(self, job: Job) -> tuple[Export, VersionRef]:
+    def _compare(self, context: Context, job: Job, manifest: Manifest, gate: Gate, mine: VersionRef) -> None:
+        """Have the version compared with the champion of this moment. Returns when it was, and defers before."""
         from updraft import tracking
 
-        export = manifest_of(job).export
+        current = tracking.champion(self.services.tracking, mine.name)
+        champion = current[0].version if current else None
+        if comparing.reported(self.services, job.id, champion):
+            return
+        compared = comparing.begin(self.services, job, gate, current[0] if current else None)
+        if compared.version is not None and compared.evaluated:
+            self._run(context, job, manifest, champion_role(compared.version))
+        self._run(context, job, manifest, compare_role(champion))
+        comparing.attach_report(self.services, job, mine, champion)
+
+    def _run(self, context: Context, job: Job, manifest: Manifest, role: str) -> None:
+        self.role = role
+        book = self.services.ledger
+        if book.attempts.current(job.id, role) is None and not book.queue.holds(job.id):
+            # It released its grant while a person was asked.
+            why = "another version is the champion now: the version is compared with that"
+            book.jobs.move(job.id, State.QUEUED, why, only_from=State.STORING)
+        self._go_on(context, book.jobs.get(job.id), manifest, command_of(manifest, role) or "")
+
+    def _failed(self, context: Context, job: Job, cause: FailureClass, reason: str) -> None:
+        """Go on without the pod's result: that two models cannot be compared is an outcome of the gate."""
+        if cause is FailureClass.CANCELLED:
+            super()._failed(context, job, cause, reason)
+        self.log.warning("%s: %s", self.role, reason)
+
+    def _version(self, job: Job, manifest: Manifest) -> tuple[Export, VersionRef]:
+        from updraft import tracking
+
+        export = manifest.export
         if export is None or export.register_as is None:
             raise AirflowSkipException("the manifest has no export.register_as")
-        if not export.promote_if:
-            raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
+        if not export.judged:
+            raise AirflowSkipException("the manifest has no promote_if and no gate; the version keeps no alias")
         version = self.services.ledger.idempotency.get(job.id, MODEL_VERSION)
         if version is None:
             raise DataError("no version was registered; look at the log of register_model")
@@ -195,6 +242,7 @@ class PromoteOperator(UsesServices, BaseOperator):
         question = approval.question(self.services, job, mine, gate)
         self.ask(context, question)
         self.services.ledger.jobs.move(job.id, State.STORING, question.subject)
+        self.services.ledger.queue.release(job.id)  # a person may need days: others can use its room
         notices.tell(self.services, job, "waiting", f"{question.subject}; {gate.reason}")
         self.services.ledger.series.record(approval.waiting_event(job, mine, gate, question))
         self.log.info("%s. Answer in Airflow, under Required Actions", question.subject)

@@ -6,13 +6,15 @@ Called by the operators. A second call of each function changes nothing.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
-from updraft_learner.mlflow_rest import TAG_MODEL_NEWEST
+from updraft_learner.mlflow_rest import TAG_MODEL_NEWEST, TAG_ROOT_RUN
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 TAG_JOB = "updraft.job_id"
 TAG_TENANT = "updraft.tenant"
+TAG_CHAMPION = "updraft.champion"  # of a run below a job's run: the version that is evaluated
+TAG_PARENT = "mlflow.parentRunId"  # MLflow shows a run with it below that run
 PARAM_LIMIT = 6_000  # MLflow's limit for a param's value
 PARAMS_PER_REQUEST = 100
 GRANT_TRIES, GRANT_SECONDS = 10, 0.5
@@ -140,6 +144,31 @@ def _find(client: MlflowClient, experiment_id: str, job_id: str) -> Run | None:
         [experiment_id], filter_string=f"tags.`{TAG_JOB}` = '{job_id}'", max_results=5, order_by=["start_time ASC"]
     )
     return runs[0] if runs else None
+
+
+def open_child(client: MlflowClient, run_id: str, experiment_id: str, name: str) -> str:
+    """Return the run below the job's run that what the platform evaluates under this name logs to; made at the first
+    call. Raises UnavailableError."""
+    with answering(client):
+        which = f"{name} beside {run_id}"
+        found = client.search_runs([experiment_id], filter_string=f"tags.`{TAG_CHAMPION}` = '{which}'")
+        if found:
+            return str(found[0].info.run_id)
+        tags = {TAG_PARENT: run_id, TAG_ROOT_RUN: run_id, TAG_CHAMPION: which}
+        return str(client.create_run(experiment_id, run_name=f"champion: {name}", tags=tags).info.run_id)
+
+
+def attach_page(client: MlflowClient, run_id: str, model_id: str | None, path: str, page: str) -> None:
+    """Write a page into the artifacts of the run, and into those of the model that the run logged. A later call
+    replaces it."""
+    with answering(client):
+        client.log_text(run_id, page, path)
+        if model_id is not None:
+            with tempfile.TemporaryDirectory(prefix="updraft-page-") as folder:
+                target = Path(folder) / path
+                target.parent.mkdir(parents=True)
+                target.write_text(page, encoding="utf-8")
+                client.log_model_artifacts(model_id, folder)
 
 
 def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:

@@ -19,7 +19,14 @@ from updraft.controller.records import manifest_of
 from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import BEFORE_ROLES, EVALUATE_ROLE, EXPORT_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import (
+    BEFORE_ROLES,
+    EXPORT_ROLE,
+    TRAIN_ROLE,
+    compares,
+    evaluates_champion,
+    runs_own_program,
+)
 from updraft.recovery.ends import EndKind, GangView, look
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
 from updraft.triggers.followers import Followers
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
 
 EVIDENCE_PODS = 16  # of a larger gang, only the first ones are recorded
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
-WORDS = {EVALUATE_ROLE: "evaluating", EXPORT_ROLE: "exporting"}
 
 
 class AttemptMonitor:
@@ -150,7 +156,7 @@ class AttemptMonitor:
             if halt is None:
                 self._halting_since = None
                 return None
-            if self._launch.role in (*BEFORE_ROLES, EXPORT_ROLE):  # programs of the platform, which begin again
+            if runs_own_program(self._launch.role):  # it begins again
                 return EndKind.HALTED, f"halted by {halt.by}; a resume begins this step again"
             now = self._clock()
             if self._halting_since is None:
@@ -195,7 +201,7 @@ class AttemptMonitor:
         if launch.role in BEFORE_ROLES:
             state, reason = _preparing(state, reason)
         elif launch.role != TRAIN_ROLE:
-            state, reason = State.STORING, f"{WORDS[launch.role]}: {reason}"
+            state, reason = State.STORING, f"{_work_of(launch.role)}: {reason}"
         if launch.attempt > 1 and state is not State.STORING:
             reason = f"attempt {launch.attempt}: {reason}"
         if shown is not None and ((state, reason) == shown or ORDER.index(state) < ORDER.index(shown[0])):
@@ -218,6 +224,15 @@ class AttemptMonitor:
             book.jobs.move(self._launch.job_id, state, reason, evidence)
         if state is State.PROCESSING and self._launch.role == TRAIN_ROLE:
             notices.tell(self._services, job, "started", reason)
+
+
+def _work_of(role: str) -> str:
+    """Return what a role after the training does, for people."""
+    if evaluates_champion(role):
+        return f"evaluating the champion, version {role.partition('-')[2]}"
+    if compares(role):
+        return "comparing with the champion"
+    return "exporting" if role == EXPORT_ROLE else "evaluating"
 
 
 def _preparing(state: State, reason: str) -> tuple[State, str]:

@@ -22,6 +22,7 @@ from unit.operators.platform_fakes import (
     SimulatedKill,
     role_of,
     store_checkpoint,
+    store_comparison,
     store_done,
     store_export,
     store_prepared,
@@ -33,8 +34,10 @@ from updraft.ledger import Ledger
 from updraft.lifecycle import workflow
 from updraft.recovery.ends import EndKind
 from updraft.services import Services
+from updraft_data.gate import Comparison, Score
 
 RUN_ID = "digits-1"
+BETTER = Comparison(overall=Score(rows=100, challenger=0.9, champion=0.8, better=0.1, low=0.02, high=0.18))
 APPROVED = {  # as Airflow's api-server wakes a task
     "chosen_options": ["Approve"],
     "params_input": {"reason": "looks good"},
@@ -67,6 +70,7 @@ class Platform:
         self.judges: Callable[[dict[str, Any]], dict[str, Any]] = lambda source: JUDGED
         self.pods_end: Callable[[Platform, str], dict[str, Any]] = Platform.pods_succeed
         self.fired: tuple[str, ...] = ()
+        self.compares: Callable[[str], Comparison] = lambda role: BETTER
         self.answers: Callable[[Platform], dict[str, Any]] = lambda _: APPROVED
         self.asked: list[Question] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -217,8 +221,8 @@ class Platform:
 
     def _drive(self, job_id: str, role: str) -> dict[str, Any]:
         """What the gang's trigger does, without watching: pods end when `pods_end` says so, and back-offs are over."""
-        from updraft.controller import attempts, pods, user_requests
-        from updraft.controller.next_action import Finished, LaunchDue, Running, next_action
+        from updraft.controller import attempts, pods, queueing, user_requests
+        from updraft.controller.next_action import Finished, LaunchDue, Queued, Running, next_action
 
         core, services = self.services.core, self.services
         for _ in range(100):
@@ -240,6 +244,10 @@ class Platform:
                         tails = {int(learner): lines for learner, lines in event["tails"].items()}
                         seen = attempts.EndSignal(EndKind(event["kind"]), event["reason"], tails)
                     attempts.conclude(services, core, job_id, role, attempt.number, seen)
+                case Queued():
+                    queueing.requeue(services, job_id, role)
+                    queueing.plan(services, self.cluster._plain(self.cluster.list_node())["items"])
+                    services.ledger.queue.start(job_id, "granted again")
                 case other:
                     raise AssertionError(f"nobody drives {other} here")
         raise AssertionError("the role does not end")
@@ -256,6 +264,8 @@ class Platform:
                 store_prepared(self.store, job_id, attempt, self.judges)
             if role == "export":
                 store_export(self.store, job_id, attempt)
+            if role.startswith("compare-"):
+                store_comparison(self.store, job_id, role, self.compares(role))
             run = self.mlflow.runs.get(self.ledger.jobs.get(job_id).mlflow_run_id or "")
             if run is not None:
                 run.data.metrics["acc"] = 0.9

@@ -20,7 +20,15 @@ from typing import Any
 from folder_store import FolderStore
 from memory_store import MemoryStore
 
-from updraft_learner.contract import CHECKPOINT_MARKER, LABEL_LEARNER, LABEL_ROLE, Keys
+from updraft_data.gate import Comparison
+from updraft_learner.contract import (
+    CHECKPOINT_MARKER,
+    COMPARISON_FILE,
+    GATE_REPORT_FILE,
+    LABEL_LEARNER,
+    LABEL_ROLE,
+    Keys,
+)
 from updraft_localnode.selectors import Selector, parse_labels
 
 
@@ -510,6 +518,12 @@ def store_done(
 ) -> None:
     key = Keys("default").done(job_id, role, attempt, learner)
     store.put_bytes(key, json.dumps({"t": 1.0, "files": 1, **facts}).encode())
+
+
+def store_comparison(store: MemoryStore | FolderStore, job_id: str, role: str, found: Comparison) -> None:
+    prefix = Keys("default").results(job_id, role, 1)
+    store.put_bytes(f"{prefix}/{GATE_REPORT_FILE}", b"<p>report</p>")
+    store.put_bytes(f"{prefix}/{COMPARISON_FILE}", found.model_dump_json().encode())
 
 
 def store_export(store: MemoryStore | FolderStore, job_id: str, attempt: int = 1, **changes: Any) -> None:

@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from ledger_helpers import grants
+from ledger_helpers import add_job, grants
 from unit.operators.airflow_fakes import ORDER, Platform, until
 
 from updraft.controller.idempotency import DECISION, FAILURE, MODEL_VERSION, PROMOTION
 from updraft.lifecycle import State
 from updraft.lifecycle.idempotency import IdempotencyKey
+from updraft_learner.contract import Keys
 
 
 def facts(platform: Platform) -> dict[str, object]:
@@ -90,6 +91,15 @@ def waits_for_approval(platform: Platform) -> None:
     platform.params["manifest"]["export"]["approval"] = "required"
 
 
+def judged_by_a_gate(platform: Platform) -> None:
+    """The champion's job is another one of the tenant, whose results are there."""
+    champion_before(platform)
+    platform.mlflow.versions[0].tags["updraft.job_id"] = "older-1"
+    add_job(platform.ledger, "older-1")
+    platform.store.put_bytes(f"{Keys('default').results('older-1', 'train', 1)}/model/w.bin", b"w")
+    platform.params["manifest"]["export"]["gate"] = {"metric": "accuracy", "margin": 0.0}
+
+
 JOBS = {
     "completes": (champion_before, State.COMPLETED),
     "program fails": (program_fails, State.FAILED),
@@ -98,12 +108,13 @@ JOBS = {
     "data is judged": (data_not_judged, State.COMPLETED),
     "bad manifest": (bad_manifest, State.FAILED),
     "waits for approval": (waits_for_approval, State.COMPLETED),
+    "judged by a gate": (judged_by_a_gate, State.COMPLETED),
 }
 
 
 CASES = [("completes", task) for task in ORDER]
 CASES += [(job, task) for job in JOBS if job != "completes" for task in ("admit", "train", "release")]
-CASES += [("waits for approval", "promote")]
+CASES += [("waits for approval", "promote"), ("judged by a gate", "promote")]
 CASES += [("data is judged", task) for task in ("stage_data", "validate_data")]
 
 
