@@ -93,4 +93,4 @@ class Gate(Part):
     @property
     def rules(self) -> GateRules:
         """Return the rules in the form in which the pod gets them."""
-        return GateRules.model_validate(self.model_dump())
+        return GateRules.model_validate(self, from_attributes=True)
