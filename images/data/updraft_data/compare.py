@@ -8,7 +8,6 @@ be judged are a result, too: the platform then rejects the version with the reas
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from updraft_data import predictions
 from updraft_data.gate import TEXT_CHARACTERS, CompareRequest, Comparison, SliceScore, judge, verdict
 from updraft_data.predictions import BadPredictions, Pair
+from updraft_learner import runtime
 from updraft_learner.contract import (
     CHALLENGER_EXPORT,
     CHALLENGER_PREDICTIONS,
@@ -28,7 +28,6 @@ from updraft_learner.contract import (
     GATE_REPORT_FILE,
     ExitCode,
 )
-from updraft_learner.pod import read_paths
 
 if TYPE_CHECKING:
     from updraft_data.scores import Measured, Scorer
@@ -46,11 +45,11 @@ class Found:
     overall: Measured | None = None
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main() -> int:
     """Run the program; return the exit code."""
-    paths = read_paths(environment)
-    request = CompareRequest.model_validate_json((paths.data / COMPARE_REQUEST).read_bytes())
-    found = compare(request, paths.data)
+    folder, target = runtime.data_dir(), runtime.result_dir()
+    request = CompareRequest.model_validate_json((folder / COMPARE_REQUEST).read_bytes())
+    found = compare(request, folder)
     checks = judge(request, found.comparison)
     passed, reason = verdict(checks)
     for check in checks:
@@ -58,9 +57,9 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     _say(f"the gate is {'passed' if passed else f'not passed: {reason}'}")
     from updraft_data.report import render
 
-    _write(paths.result / GATE_REPORT_FILE, render(request, found, checks))
+    _write(target / GATE_REPORT_FILE, render(request, found, checks))
     # Last: it says that all is there.
-    _write(paths.result / COMPARISON_FILE, found.comparison.model_dump_json(indent=1))
+    _write(target / COMPARISON_FILE, found.comparison.model_dump_json(indent=1))
     return int(ExitCode.DONE)
 
 

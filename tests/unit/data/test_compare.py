@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from updraft_data.compare import compare
+from updraft_data.compare import compare, main
 from updraft_data.gate import Check, CompareRequest, Comparison, GateRules, Score, judge, verdict
 from updraft_data.report import render
 from updraft_data.scores import NoScore, measure, scorer
@@ -322,3 +322,18 @@ def test_a_report_without_a_champion(tmp_path: Path) -> None:
     found = compare(asked, folder(tmp_path, predictions(0.9)))
     page = render(asked, found, judge(asked, found.comparison))
     assert "There is no champion to compare with" in page
+
+
+def test_the_program_reads_and_writes_the_folders_of_its_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path, predictions(0.95, 1), predictions(0.8, 2))
+    (tmp_path / "request.json").write_text(request(margin=0.0).model_dump_json())
+    (tmp_path / "result").mkdir()
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("RESULT_DIR", str(tmp_path / "result"))
+    assert main() == 0
+    found = Comparison.model_validate_json((tmp_path / "result" / "comparison.json").read_bytes())
+    assert verdict(judge(request(margin=0.0), found))[0]
+    assert (tmp_path / "result" / "report.html").is_file()
+    assert capsys.readouterr().out.endswith("compare: the gate is passed\n")
