@@ -68,7 +68,7 @@ def trained(stack: Stack, noise: float, code: Path) -> Any:
 
 
 def test_a_gate_promotes_a_better_model_and_rejects_a_worse_one(stack: Stack, program: Path) -> None:
-    first = trained(stack, 0.4, program)
+    first = trained(stack, 0.25, program)
     assert first.model.alias == "champion", pretty(first)
     assert "accuracy: accuracy" in first.reason
 
@@ -77,7 +77,7 @@ def test_a_gate_promotes_a_better_model_and_rejects_a_worse_one(stack: Stack, pr
     assert "champion: better than version 1 by +" in better.reason
     assert "slice writer=anna: better than version 1 by +" in better.reason
 
-    worse = trained(stack, 0.4, program)
+    worse = trained(stack, 0.25, program)
     assert worse.model.alias is None, pretty(worse)
     assert "not promoted: champion: better than version 2 by -" in worse.reason
     outcomes = [(run.version, run.outcome) for run in reversed(stack.client.series_of("gated").runs)]
