@@ -84,7 +84,8 @@ def test_a_gate_promotes_a_better_model_and_rejects_a_worse_one(stack: Stack, pr
     assert outcomes == [("1", "promoted"), ("2", "promoted"), ("3", "rejected")]
 
     login = json.loads((stack.home / "credentials.json").read_text())["mlflow"]
-    base, run = better.links.mlflow_run.split("/#/")[0], better.mlflow_run_id
+    base, _, page = better.links.mlflow_run.partition("/#/")
+    run = page.rpartition("/runs/")[2].partition("?")[0]
     with httpx.Client(base_url=base, auth=(login["username"], login["password"]), timeout=60) as mlflow:
         report = mlflow.get("/get-artifact", params={"run_id": run, "path": "gate/report.html"})
         assert "the gate is <span" in report.text
