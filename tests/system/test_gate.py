@@ -74,12 +74,12 @@ def test_a_gate_promotes_a_better_model_and_rejects_a_worse_one(stack: Stack, pr
 
     better = trained(stack, 0.05, program)
     assert better.model.alias == "champion", pretty(better)
-    assert "champion: better than version 1 by +" in better.reason
-    assert "slice writer=anna: better than version 1 by +" in better.reason
+    assert "champion: better than version 1 by " in better.reason
+    assert "slice writer=anna: better than version 1 by " in better.reason
 
     worse = trained(stack, 0.25, program)
     assert worse.model.alias is None, pretty(worse)
-    assert "not promoted: champion: better than version 2 by -" in worse.reason
+    assert "not promoted: champion: worse than version 2 by " in worse.reason
     outcomes = [(run.version, run.outcome) for run in reversed(stack.client.series_of("gated").runs)]
     assert outcomes == [("1", "promoted"), ("2", "promoted"), ("3", "rejected")]
 

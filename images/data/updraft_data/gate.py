@@ -206,9 +206,10 @@ def _beats(name: str, score: Score, margin: float, confidence: float, champion: 
     slices are small, so there the estimate decides."""
     if score.better is None or score.low is None or score.high is None:
         return Check(name, False, f"the metric cannot be computed of its {score.rows} rows")
+    word = "worse" if score.better < 0 else "better"
     text = (
-        f"better than version {champion} by {score.better:+.4g} ({confidence:.0%} interval {score.low:+.4g} to "
-        f"{score.high:+.4g}, {score.rows} rows); at least {margin:+g} is asked"
+        f"{word} than version {champion} by {abs(score.better):.4g} ({confidence:.0%} interval of the difference "
+        f"{score.low:+.4g} to {score.high:+.4g}, {score.rows} rows); the margin is {margin:+g}"
     )
     return Check(name, (score.low if surely else score.better) >= margin, text)
 

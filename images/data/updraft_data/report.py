@@ -15,7 +15,15 @@ from updraft_data.gate import LESS_IS_BETTER, Check, CompareRequest, verdict
 
 mpl.use("svg")  # before pyplot's own choice of a window system
 # Names of slices and classes are a tenant's text: none of it is read as a formula.
-mpl.rcParams.update({"text.parse_math": False, "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False})
+mpl.rcParams.update(
+    {
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "font.size": 10,
+        "svg.fonttype": "none",
+        "text.parse_math": False,
+    }
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +85,7 @@ def _differences(request: CompareRequest, found: Found) -> Figure:
     axes.set_xlabel(f"by how much the new model is better ({rules.metric})")
     axes.set_ylabel("resamples")
     caption = f"Paired bootstrap. Dashed: the {rules.confidence:.0%} interval" + (
-        f"; red: the margin of {rules.margin:+g} that is asked." if rules.margin is not None else "."
+        "; red: the margin." if rules.margin is not None else "."
     )
     return Figure(f"New model and version {request.champion}", caption, _svg(figure))
 
@@ -97,6 +105,7 @@ def _slices(request: CompareRequest, scores: Sequence[SliceScore]) -> Figure:
         if points:
             axes.scatter([x for x, _ in points], [y for _, y in points], color=color, label=label, zorder=3)
     axes.set_yticks(list(places), [f"{score.column}={score.value[:30]} ({score.rows:,})" for score in shown])
+    axes.set_ylim(0.5, len(shown) + 0.5)
     axes.set_xlabel(request.rules.metric)
     axes.legend(loc="best", frameon=False)
     more = f"; the first {len(shown)} of {len(scores)}" if len(scores) > len(shown) else ""

@@ -103,7 +103,11 @@ def measure(metric: str, challenger: Scorer, champion: Scorer | None, rows: Arra
 def as_classes(label: Array, score: Array) -> tuple[Array, Array]:
     """Return the true and the predicted class of each row, as text."""
     truth, said = _classes(label, score)
-    return truth.astype(str), said.astype(str)
+    return np.array([_name(each) for each in truth]), np.array([_name(each) for each in said])
+
+
+def _name(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _classes(label: Array, score: Array) -> tuple[Array, Array]:

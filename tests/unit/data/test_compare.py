@@ -144,7 +144,7 @@ def test_a_better_model_beats_the_champion(tmp_path: Path) -> None:
         "slice site=paris": True,
         "signature": True,
     }
-    assert re.match(r"better than version 1 by \+0\.1\d* \(95% interval \+0\.", found["champion"].text)
+    assert re.match(r"better than version 1 by 0\.1\d* \(95% interval of the difference \+0\.", found["champion"].text)
 
 
 def test_a_model_that_is_as_good_is_not_surely_better(tmp_path: Path) -> None:
