@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -45,21 +46,42 @@ from updraft.manifest import parse
 from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
 
 manifest = parse({manifest!r})
-schedule = timetable(manifest, "job_retrained")
-with DAG(dag_id="job_retrained", schedule=schedule, tags=["updraft", "job"], **DAG_ARGS) as dag:
+schedule = timetable(manifest, "job_{name}")
+with DAG(dag_id="job_{name}", schedule=schedule, tags=["updraft", "job"], **DAG_ARGS) as dag:
     train_tasks(dag, params(manifest))
 """
 
 
-@pytest.fixture
-def dag(stack: Stack) -> Iterator[None]:
+DRIFTING = {
+    **MANIFEST,
+    "name": "drifting",
+    "data": [
+        {
+            "source": "s3://datasets/drifting/",
+            "as": "numbers",
+            "expectations": {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "age"}}]},
+        }
+    ],
+    "export": {**MANIFEST["export"], "register_as": "drifting"},
+    "schedule": {"and_new": ["s3://datasets/drifting/"], "and_drift": {"above": 0.2}, "at_most_every": "1s"},
+}
+
+
+@contextmanager
+def watched(stack: Stack, manifest: dict[str, Any]) -> Iterator[None]:
     """The DAG of the manifest, as a file of the user's own; without it, nothing watches the bucket."""
-    path = stack.home / "dags" / "retrained.py"
-    path.write_text(DAG_FILE.format(manifest=MANIFEST))
+    path = stack.home / "dags" / f"{manifest['name']}.py"
+    path.write_text(DAG_FILE.format(manifest=manifest, name=manifest["name"]))
     try:
         yield
     finally:
         path.unlink()
+
+
+@pytest.fixture
+def dag(stack: Stack) -> Iterator[None]:
+    with watched(stack, MANIFEST):
+        yield
 
 
 def eventually(ask: Callable[[], Any], stack: Stack) -> Any:
@@ -70,12 +92,12 @@ def eventually(ask: Callable[[], Any], stack: Stack) -> Any:
     return answer
 
 
-def jobs(stack: Stack) -> list[Any]:
-    return list(stack.client.jobs(name="retrained", limit=10))
+def jobs(stack: Stack, name: str = "retrained") -> list[Any]:
+    return list(stack.client.jobs(name=name, limit=10))
 
 
-def schedule(stack: Stack) -> Any:
-    return next((each for each in stack.client.schedules().schedules if each.series == "retrained"), None)
+def schedule(stack: Stack, name: str = "retrained") -> Any:
+    return next((each for each in stack.client.schedules().schedules if each.series == name), None)
 
 
 def test_new_data_trains_again_and_the_better_model_is_promoted(stack: Stack, dag: None) -> None:
@@ -111,3 +133,28 @@ def test_new_data_trains_again_and_the_better_model_is_promoted(stack: Stack, da
         ("promoted", "2", second.id),
     ]
     assert series.runs[0].data[0].tree != series.runs[1].data[0].tree
+
+
+def ages(first: int) -> bytes:
+    return b"age\n" + b"".join(b"%d\n" % age for age in range(first, first + 50))
+
+
+def test_a_job_on_new_data_trains_only_if_the_data_has_drifted(stack: Stack) -> None:
+    with watched(stack, DRIFTING):
+        eventually(lambda: schedule(stack, "drifting"), stack)
+        reasons = []
+        for number, first in enumerate((20, 21, 60), 1):
+            stack.put_object("datasets", f"drifting/{number}.csv", ages(first))
+            job = eventually(lambda n=number: len(found := jobs(stack, "drifting")) == n and found[0], stack)
+            detail = stack.end(job.id)
+            assert detail.state == "COMPLETED", pretty(detail)
+            reasons.append([each.reason for each in detail.transitions])
+    assert "drifting has no champion yet" in reasons[0]
+    assert reasons[1][-1] == (
+        "not trained: no drift: column age is 0.02 away from what version 1 of drifting was trained on; 0.2 is asked"
+    )
+    drifted = (
+        "the data has drifted: column age is 0.33 away from what version 1 of drifting was trained on; 0.2 is asked"
+    )
+    assert drifted in reasons[2]
+    assert [run.version for run in stack.client.series_of("drifting").runs] == ["2", None, "1"]

@@ -17,6 +17,7 @@ class ValidationResult:
     warnings: tuple[str, ...] = ()  # the same for expectations of severity warning or info
     statistics: Mapping[str, Any] = field(default_factory=dict)  # rows, columns, files, format, expectations
     duration_seconds: float = 0.0
+    profile: Mapping[str, Any] | None = None  # `drift.Profile` of the data, as JSON
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as the ledger keeps it."""

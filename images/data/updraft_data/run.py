@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from updraft_data.conditions import selected_rows
+from updraft_data.drift import profile
 from updraft_data.expectations import row_condition
 from updraft_data.result import ValidationResult
 from updraft_data.suite import expectations_of
@@ -59,6 +60,7 @@ def validate(folder: Path, tree: Tree, suite: Mapping[str, Any], *, format: str 
             "expectations": len(expectations),
         },
         duration_seconds=round(time.monotonic() - started, 3),
+        profile=profile(table).model_dump(mode="json"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,11 +11,19 @@ from typing import Any
 from updraft_data import git
 from updraft_data.limited import validate_limited
 from updraft_learner.pod import PodPaths
-from updraft_learner.prepare.documents import CREDENTIALS, Copied, PrepareRequest, PrepareWork, SourceRequest
+from updraft_learner.prepare.documents import (
+    CREDENTIALS,
+    REPORT_LIMIT_BYTES,
+    Copied,
+    PrepareRequest,
+    PrepareWork,
+    SourceRequest,
+)
 from updraft_learner.prepare.errors import SourceError, tree_errors
 from updraft_learner.trees import Tree, from_zip, megabytes, remove_ignored, scan
 
 Say = Callable[[str], None]
+PROFILES_BYTES = REPORT_LIMIT_BYTES // 2  # of a report, for the descriptions of columns
 
 
 def do(work: PrepareWork, paths: PodPaths, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
@@ -34,7 +43,18 @@ def do(work: PrepareWork, paths: PodPaths, environment: Mapping[str, str], say: 
             found = _judge(source, copied, work.request, paths, say)
             if found is not None:
                 judged[source.name] = found
+    _leave_out_profiles(judged)
     return {"commits": commits, "judged": judged}
+
+
+def _leave_out_profiles(judged: dict[str, dict[str, Any]]) -> None:
+    """Remove the descriptions of columns that would make the report too large; results are more important."""
+    left_bytes = PROFILES_BYTES
+    for found in judged.values():
+        result = found.get("result") or {}
+        left_bytes -= len(json.dumps(result.get("profile")))
+        if left_bytes < 0:
+            result["profile"] = None
 
 
 def _fetch(

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.controller.final_logs import FinalLogCollector
-from updraft.controller.idempotency import FAILURE, MODEL_VERSION, PROMOTION, Promotion, RegisteredModel
+from updraft.controller.idempotency import FAILURE, MODEL_VERSION, NOT_NEEDED, PROMOTION, Promotion, RegisteredModel
 from updraft.controller.notices import of_verdict
 from updraft.controller.outbox import deliver
 from updraft.controller.records import launch_of, manifest_of
@@ -114,6 +114,8 @@ def verdict_of(services: Services, job: Job, why_missing: str | None = None) -> 
         state = State.CANCELLED if failure.cause is FailureClass.CANCELLED else State.FAILED
         details = {**evidence.details, "task": failure.task, "cause": failure.cause.value}
         return Verdict(state, failure.reason, replace(evidence, details=details))
+    if (why := book.idempotency.get(job.id, NOT_NEEDED)) is not None:
+        return Verdict(State.COMPLETED, f"not trained: {why}", evidence)
     missing = _missing(services, job, version, promotion)
     if missing and job.cancel_requested_by:
         return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)

@@ -82,6 +82,7 @@ class Deployment:
 
 
 FAILURE = IdempotencyKey("failure", Failure)
+NOT_NEEDED = IdempotencyKey("not needed", str)  # why the job ends without a training
 MODEL_VERSION = IdempotencyKey("model_version", RegisteredModel)
 GATE = IdempotencyKey("promotion gate", PromotionDecision)  # before a person is asked for approval
 DECISION = IdempotencyKey("promotion decided", PromotionDecision)

@@ -130,6 +130,7 @@ def _record(book: Ledger, watched: Watched, schedule: Schedule, facts: SeriesFac
             reason=found.reason,
             evidence={
                 "because": list(found.because),
+                "aged": found.aged,
                 "moment": moment.isoformat(),
                 "data": data,
                 "objects": None if facts.data is None else facts.data.objects,

@@ -274,6 +274,13 @@ def _schedule(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     if schedule.get("at_most_every") is not None and cron is not None:
         problem = "is given with cron, which says the times"
         yield FieldError("schedule.at_most_every", show(schedule["at_most_every"]), problem, "one of the two")
+    if isinstance(schedule.get("and_drift"), Mapping):
+        if not any(item.get("expectations") for item in _items(raw, "data")):
+            problem = "is given, but no data set is validated, so nothing is known of its columns"
+            yield FieldError("schedule.and_drift", None, problem, "data[].expectations too")
+        if _part(raw, "export").get("register_as") is None:
+            problem = "is given, but nothing is registered, so there is no champion"
+            yield FieldError("schedule.and_drift", None, problem, "export.register_as too")
     if schedule.get("or_champion_older") is not None and _part(raw, "export").get("register_as") is None:
         problem = "is given, but nothing is registered, so there is no champion"
         yield FieldError(

@@ -340,6 +340,24 @@ class Export(Part):
         return tuple(parse_rule(metric, text) for metric, text in self.promote_if.items())
 
 
+class Drift(Part):
+    """How far new data must be from what the champion was trained on."""
+
+    above: Number = Field(
+        gt=0,
+        le=1,
+        description="Smallest distance that counts: of numbers the Kolmogorov-Smirnov distance, of texts the total "
+        "variation distance; both are from 0, the same, to 1",
+        examples=[0.1],
+    )
+    columns: Annotated[tuple[Text, ...], Field(strict=False, max_length=limits.LISTED)] = Field(
+        (),
+        description="Columns that count; one of them must differ. Without it, all that have numbers, or at most 1,000 "
+        "different texts",
+        examples=[["age", "country"]],
+    )
+
+
 class Schedule(Part):
     """When a manifest in `jobs/` runs by itself: at times, on new data, or both together."""
 
@@ -369,6 +387,12 @@ class Schedule(Part):
     or_champion_older: Duration | None = Field(
         None, description="Run without new data, too, if the champion is older than this", examples=["30d"]
     )
+    and_drift: Drift | None = Field(
+        None,
+        description="Train only if the data differs from what the champion was trained on. A job still begins: it "
+        "stages and validates the data, and ends if there is no drift",
+        examples=[{"above": 0.1}],
+    )
     at_most_every: Duration | None = Field(
         None, description="Without cron: the least time between two runs; default: 1h", examples=["6h"]
     )
@@ -379,7 +403,7 @@ class Schedule(Part):
     @property
     def has_conditions(self) -> bool:
         """Return whether it looks at more than the clock."""
-        return bool(self.and_new) or self.or_champion_older is not None
+        return bool(self.and_new) or self.or_champion_older is not None or self.and_drift is not None
 
 
 class Notify(Part):

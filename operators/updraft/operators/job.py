@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from updraft.controller.idempotency import FAILURE, Failure
+from airflow.sdk.exceptions import AirflowSkipException
+
+from updraft.controller.idempotency import FAILURE, NOT_NEEDED, Failure
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
@@ -103,7 +105,7 @@ def ends_job(services: Services, context: Context, cause: FailureClass, *, must_
 
     An UnavailableError is recorded only after Airflow's last try. A job that has ended, failed or was cancelled is not
     given: EndTaskError is raised. With `must_run`, only an end is: for work that must not be skipped because it cleans
-    up.
+    up. The tasks of a job that turned out not to train are skipped.
     """
     try:
         job = find_job(services, context)
@@ -113,6 +115,8 @@ def ends_job(services: Services, context: Context, cause: FailureClass, *, must_
         raise EndTaskError(
             f"job {job.id} has ended {job.state.value} ({job.reason}); an end has no exit, submit it again"
         )
+    if (why := services.ledger.idempotency.get(job.id, NOT_NEEDED)) is not None:
+        raise AirflowSkipException(why)
     if not must_run:
         stop_if_over(services, context, job.id)
     try:

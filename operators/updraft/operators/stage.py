@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller import environments, init_from, prepare
+from updraft.controller import drift, environments, init_from, prepare
 from updraft.controller.environments import JobEnvironment
 from updraft.controller.init_from import InitFrom
 from updraft.controller.prepare import PreparePlan
@@ -316,7 +317,8 @@ class StageOperator(LearnerOperator):
 
 
 class ValidateOperator(UsesServices, BaseOperator):
-    """End the job if its data does not meet its suites of expectations.
+    """End the job if its data does not meet its suites of expectations, or if its schedule asks for drift and there is
+    none.
 
     Before that, the result for each data set is recorded with the data's fingerprint, so that the same suite does not
     judge the same data again.
@@ -342,6 +344,8 @@ class ValidateOperator(UsesServices, BaseOperator):
                 raise DataError(f"the data does not meet {len(failed)} expectation(s): " + "; ".join(failed))
             reason = "data is valid" if judged else "the manifest asks for no check of its data"
             advance(self.services, job.id, State.DEPLOYING, reason, {"judged": judged})
+            if (why := drift.why_not_needed(self.services, job, manifest)) is not None:
+                raise AirflowSkipException(why)
 
     def _validate(self, job: Job, name: str, item: Data, staged: Mapping[str, Any]) -> list[str]:
         from updraft_data.suite import suite_digest

@@ -81,12 +81,14 @@ class Look:
         reason: For people, whether it fires or not.
         slot: The moment of the cron that is decided by this look; None: none is, and the next look decides.
         next_at: The next moment of the cron; None without a cron.
+        aged: Whether the champion is too old, so that it fires whatever the data is.
     """
 
     because: tuple[str, ...]
     reason: str
     slot: datetime | None = None
     next_at: datetime | None = None
+    aged: bool = False
 
     @property
     def fires(self) -> bool:
@@ -105,7 +107,7 @@ def look(rule: ScheduleRule, facts: SeriesFacts) -> Look:
         return waits
     slot, next_at = _moments(rule, facts)
     because = _old_champion(rule, facts)
-    wait = ""
+    aged, wait = bool(because), ""
     if rule.and_new:
         new, wait, missing = _new_data(rule, facts)
         because += new
@@ -114,7 +116,7 @@ def look(rule: ScheduleRule, facts: SeriesFacts) -> Look:
     else:
         missing = "the champion is young enough" if facts.champion_since is not None else "there is no champion"
     if because:
-        return Look(because, "; ".join(because), slot, next_at)
+        return Look(because, "; ".join(because), slot, next_at, aged)
     if wait:
         return Look((), wait, next_at=next_at)
     return Look((), missing, slot, next_at)

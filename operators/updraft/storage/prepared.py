@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.storage.errors import error_of, platform_errors
+from updraft_data.drift import Profile
 from updraft_data.result import ValidationResult
 from updraft_learner.contract import Keys
 from updraft_learner.prepare.documents import OUTCOME_LIMIT_BYTES, PrepareRequest
@@ -46,6 +47,7 @@ class Result(_Read):
     warnings: tuple[str, ...] = ()
     statistics: dict[str, int | str] = {}
     duration_seconds: float = 0.0
+    profile: Profile | None = None
 
     def verdict(self) -> ValidationResult:
         """Return the same as the ledger keeps it; what has failures is no success, whatever the report says."""
@@ -56,6 +58,7 @@ class Result(_Read):
             warnings=tuple(text[:MESSAGE_CHARACTERS] for text in self.warnings),
             statistics=dict(self.statistics),
             duration_seconds=self.duration_seconds,
+            profile=None if self.profile is None else self.profile.model_dump(mode="json"),
         )
 
 
