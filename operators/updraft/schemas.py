@@ -460,6 +460,9 @@ class DataVersion(Schema):
 
     source: str
     tree: str = Field(description="Digest of its files")
+    since: str | None = Field(
+        None, description="What was new beside the champion's data, in files, when the model was judged"
+    )
 
 
 class SeriesRun(Schema):

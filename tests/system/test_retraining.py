@@ -153,5 +153,5 @@ def test_a_job_on_new_data_trains_only_if_the_data_has_drifted(stack: Stack) -> 
     assert reasons[1][-1] == (
         "not trained: no drift: column age is 0.02 away from what version 1 of drifting was trained on; 0.2 is asked"
     )
-    assert any(reason.startswith("the data has drifted: column age is 0.27 away from") for reason in reasons[2])
+    assert any(reason.startswith("the data has drifted: column age is 0.28 away from") for reason in reasons[2])
     assert [run.version for run in stack.client.series_of("drifting").runs] == ["2", None, "1"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from updraft import ledger, schemas
 from updraft.api.reading import JobReader
+from updraft.controller.data_versions import DataChange
 from updraft.controller.promotion import changes_of
 from updraft.exceptions import NotFoundError
 from updraft.manifest.errors import nearest
@@ -120,8 +121,21 @@ def _run(book: ledger.Ledger, job_id: str, events: Sequence[ledger.SeriesEvent])
         user=job.submitted_by,
         submitted_at=job.submitted_at,
         code=job.code_tree,
-        data=tuple(schemas.DataVersion(source=str(d["source"]), tree=str(d["tree"])) for d in job.data),
+        data=_data(job, newest),
         version=None if newest is None else newest.version,
         outcome=None if outcome is None else outcome.kind,
         reason=job.reason if outcome is None else outcome.reason,
+    )
+
+
+def _data(job: ledger.Job, outcome: ledger.SeriesEvent | None) -> tuple[schemas.DataVersion, ...]:
+    known = [] if outcome is None else outcome.evidence.get("data") or []
+    since = {change["source"]: DataChange(**change) for change in known}
+    return tuple(
+        schemas.DataVersion(
+            source=str(record["source"]),
+            tree=str(record["tree"]),
+            since=str(since[record["source"]]) if record["source"] in since else None,
+        )
+        for record in job.data or ()
     )

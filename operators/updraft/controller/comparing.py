@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from updraft.controller.data_versions import champions_job
 from updraft.controller.records import manifest_of
-from updraft.exceptions import NotFoundError
 from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, champion_role, compare_role, compares
 from updraft.mlflow_pages import artifact_page
@@ -82,11 +82,8 @@ def _look(services: Services, job: Job, gate: Gate, champion: VersionRef | None)
     if champion is None:
         return ComparedChampion()
     version = champion.version
-    try:
-        made_by = services.ledger.jobs.get(champion.job_id or "")
-    except NotFoundError:
-        made_by = None
-    if made_by is None or made_by.tenant != job.tenant:
+    made_by = champions_job(services, job, champion)
+    if made_by is None:
         return ComparedChampion(version, problem="no job of this platform made it")
     if not gate.compares:
         return ComparedChampion(version, made_by.id)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from updraft.controller.data_versions import champions_job, whole_tree
 from updraft.controller.idempotency import NOT_NEEDED
-from updraft.exceptions import DataError, NotFoundError
+from updraft.exceptions import DataError
 from updraft_data.drift import Profile
 from updraft_data.drift import drift as distances
 from updraft_data.suite import suite_digest
@@ -59,11 +60,8 @@ def _look(services: Services, job: Job, manifest: Manifest, asked: Drift) -> tup
     current = tracking.champion(services.tracking, model) if model else None
     if current is None:
         return f"{model} has no champion yet", True
-    try:
-        made_by = services.ledger.jobs.get(current[0].job_id or "")
-    except NotFoundError:
-        made_by = None
-    if made_by is None or made_by.tenant != job.tenant:
+    made_by = champions_job(services, job, current[0])
+    if made_by is None:
         return f"no job of this platform made the champion, version {current[0].version} of {model}", True
     found: dict[str, float] = {}
     for number, item in enumerate(manifest.data):
@@ -90,7 +88,7 @@ def _profile(services: Services, job: Job, item: Data, number: int) -> Profile |
     suite = item.expectations
     if number >= len(data) or not isinstance(suite, dict):
         return None
-    known = services.ledger.validations.get(job.tenant, data[number]["tree"], suite_digest(suite, item.format))
+    known = services.ledger.validations.get(job.tenant, whole_tree(data[number]), suite_digest(suite, item.format))
     raw = None if known is None else known.result.get("profile")
     try:
         return None if raw is None else Profile.model_validate(raw)

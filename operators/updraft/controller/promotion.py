@@ -5,10 +5,11 @@ The ledger keeps the events of a model. A lock on the model's name makes promoti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from updraft.controller import comparing, notices
+from updraft.controller import comparing, data_versions, notices
 from updraft.controller.idempotency import DECISION, GATE, PROMOTION, Promotion, PromotionDecision
 from updraft.exceptions import RefusedError
 from updraft.ledger import NewSeriesEvent, SeriesEvent
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 def lock_name(model: str) -> str:
     return f"promote {model}"
+
+
+def event_key(job_id: str) -> str:
+    """Return the key of the event that the job's version was promoted or rejected."""
+    return f"promotion {job_id}"
 
 
 def pass_gate(services: Services, job: Job, mine: VersionRef, export: Export) -> PromotionDecision | None:
@@ -65,7 +71,9 @@ def promote(
                 promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
         if approved_by is not None:
             reason = f"{'approved' if promoted else 'was approved'} by {approved_by}; {reason}"
-        return _settle(services, job, mine, Promotion(promoted, reason, tracking.CHAMPION), decision.over, approved_by)
+        outcome = Promotion(promoted, reason, tracking.CHAMPION)
+        evidence = {"over": decision.over, "data": _since(services, job, mine.name, decision.over)}
+        return _settle(services, job, mine, outcome, evidence, approved_by)
 
 
 def decline(services: Services, job: Job, mine: VersionRef, reason: str, by: str | None) -> Promotion:
@@ -76,7 +84,7 @@ def decline(services: Services, job: Job, mine: VersionRef, reason: str, by: str
         outcome = services.ledger.idempotency.get(job.id, PROMOTION)
         if outcome is not None:
             return outcome
-        return _settle(services, job, mine, Promotion(False, reason, tracking.CHAMPION), None, by)
+        return _settle(services, job, mine, Promotion(False, reason, tracking.CHAMPION), {"over": None}, by)
 
 
 def _decide(services: Services, job: Job, mine: VersionRef, export: Export) -> PromotionDecision | None:
@@ -99,13 +107,22 @@ def _decide(services: Services, job: Job, mine: VersionRef, export: Export) -> P
     return PromotionDecision(promoted, "; ".join(reasons), over=over)
 
 
+def _since(services: Services, job: Job, model: str, over: str | None) -> list[dict[str, Any]]:
+    """Return what was new in the job's data beside that of the champion at the decision, as JSON."""
+    from updraft import tracking
+
+    champion = tracking.find_version_number(services.tracking, model, over) if over is not None else None
+    made_by = data_versions.champions_job(services, job, champion)
+    return [asdict(change) for change in data_versions.changes(services, job, made_by)] if made_by is not None else []
+
+
 def _settle(
-    services: Services, job: Job, mine: VersionRef, outcome: Promotion, over: str | None, by: str | None
+    services: Services, job: Job, mine: VersionRef, outcome: Promotion, evidence: Mapping[str, Any], by: str | None
 ) -> Promotion:
     notices.tell(services, job, "promoted" if outcome.promoted else "rejected", f"{mine.label}: {outcome.reason}")
     services.ledger.series.record(
         NewSeriesEvent(
-            key=f"promotion {job.id}",
+            key=event_key(job.id),
             tenant=job.tenant,
             series=job.name,
             kind="promoted" if outcome.promoted else "rejected",
@@ -114,7 +131,7 @@ def _settle(
             model=mine.name,
             version=mine.version,
             by=by,
-            evidence={"over": over},
+            evidence=evidence,
         )
     )
     return services.ledger.idempotency.record(job.id, PROMOTION, outcome)

@@ -123,6 +123,13 @@ def _data(raw: Mapping[str, Any]) -> Iterator[FieldError]:
             problem = "is given, but streamed data is not read before the learners start"
             allowed = "no expectations for mode: stream, or mode: copy"
             yield FieldError(f"data[{number}].expectations", None, problem, allowed)
+        if data.get("increment") is True:
+            if data.get("mode") == "stream" or source.startswith("pvc://"):
+                problem = "is given, but the platform does not have the files of this data"
+                yield FieldError(f"data[{number}].increment", "true", problem, "mode: copy or mode: mount")
+            if _part(raw, "export").get("register_as") is None:
+                problem = "is given, but nothing is registered, so there is no champion"
+                yield FieldError(f"data[{number}].increment", "true", problem, "export.register_as too")
         mount = data.get("as", ".")
         if not isinstance(mount, str):
             continue

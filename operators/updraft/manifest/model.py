@@ -174,6 +174,12 @@ class Data(Part):
         description="Great Expectations suite that the data must pass: a JSON file beside the manifest, or the suite",
         examples=["digits.suite.json"],
     )
+    increment: Annotated[bool, Field(strict=True)] = Field(
+        False,
+        description="Train only on the files that are new or changed since the data that the champion was trained on; "
+        "without a champion, on all",
+        examples=[True],
+    )
     secret: SecretName | None = Field(
         None,
         description="Stored secret with access_key and secret_key (and endpoint, region) of the bucket; "

@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller import approval, comparing, notices, promotion
+from updraft.controller import approval, comparing, data_versions, notices, promotion
 from updraft.controller.idempotency import (
     ANSWER,
     DECISION,
@@ -34,11 +34,20 @@ from updraft.services import UsesServices
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from pydantic import JsonValue
 
     from updraft.ledger import Job
     from updraft.manifest import Export, Manifest
     from updraft.manifest.gate import Gate
     from updraft.tracking import VersionRef
+
+
+MODELS = AssetAlias(name="updraft models")
+
+
+def model_asset(tenant: str, model: str) -> Asset:
+    """Return the asset that has an event for each new champion of the model: other DAGs can be scheduled on it."""
+    return Asset(name=f"model {tenant}/{model}", uri=f"updraft://models/{tenant}/{model}", group="updraft")
 
 
 class RegisterOperator(UsesServices, BaseOperator):
@@ -150,7 +159,7 @@ class PromoteOperator(LearnerOperator):
     ask = staticmethod(ask_person)  # replaced in tests
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(role=compare_role(None), **kwargs)  # set again for each pod
+        super().__init__(role=compare_role(None), outlets=[MODELS], **kwargs)  # the role is set again for each pod
 
     def execute(self, context: Context) -> None:
         """Decide about the promotion once, record the decision, and move the alias."""
@@ -177,7 +186,7 @@ class PromoteOperator(LearnerOperator):
         book = self.services.ledger.idempotency
         answer = book.get(job.id, ANSWER)
         if answer is not None and not answer.approved:
-            self._tell(mine, promotion.decline(self.services, job, mine, answer.reason, answer.by))
+            self._tell(context, job, mine, promotion.decline(self.services, job, mine, answer.reason, answer.by))
             return
         outcome = book.get(job.id, PROMOTION)
         while outcome is None:
@@ -191,7 +200,7 @@ class PromoteOperator(LearnerOperator):
                     self._wait_for_approval(context, job, mine, gate)
             approved_by = None if answer is None else answer.by or "a user"
             outcome = promotion.promote(self.services, job, mine, export, approved_by=approved_by)
-        self._tell(mine, outcome)
+        self._tell(context, job, mine, outcome)
 
     def _compare(self, context: Context, job: Job, manifest: Manifest, gate: Gate, mine: VersionRef) -> None:
         """Have the version compared with the champion of this moment. Returns when it was, and defers before."""
@@ -249,12 +258,22 @@ class PromoteOperator(LearnerOperator):
         trigger = ApprovalTrigger(job_id=job.id, wait_seconds=3600 * settings.approval_hours)
         self.defer(trigger=trigger, method_name="answered")
 
-    def _tell(self, mine: VersionRef, outcome: Promotion) -> None:
+    def _tell(self, context: Context, job: Job, mine: VersionRef, outcome: Promotion) -> None:
+        """Tell MLflow of the result, and Airflow that the model has changed."""
         from updraft import tracking
 
+        event = self.services.ledger.series.find(promotion.event_key(job.id))
+        data = [] if event is None else event.evidence.get("data") or []
         tags = {
             "updraft.promoted": str(outcome.promoted).lower(),
             "updraft.promotion_reason": outcome.reason,
         }
+        if data:
+            lines = [f"{change['source']}: {data_versions.DataChange(**change)}" for change in data]
+            tags["updraft.data_since_champion"] = "\n".join(lines)
         tracking.tag_version(self.services.tracking, mine, tags)
         self.log.info("%s: %s", "Promoted" if outcome.promoted else "Not promoted", outcome.reason)
+        if outcome.promoted:
+            trees: list[JsonValue] = [str(record["tree"]) for record in job.data or ()]
+            facts: dict[str, JsonValue] = {"version": mine.version, "job": job.id, "data": trees}
+            context["outlet_events"][MODELS].add(model_asset(job.tenant, mine.name), extra=facts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller import drift, environments, init_from, prepare
+from updraft.controller import data_versions, drift, environments, init_from, prepare
 from updraft.controller.environments import JobEnvironment
 from updraft.controller.init_from import InitFrom
 from updraft.controller.prepare import PreparePlan
@@ -253,14 +253,18 @@ class StageOperator(LearnerOperator):
         if item.parsed().kind == "pvc":
             return self._claimed(job, manifest, item)
         found = staged[data_name(number)]
+        part = data_versions.increment(self.services, job, manifest, item, found) if item.increment else found
         record = {
             "source": item.source,
             "mount": item.mount,
-            "tree": found.tree_sha256,
-            "files": found.files,
-            "bytes": found.bytes,
-            "provenance": dict(found.provenance),
+            "tree": part.tree_sha256,
+            "files": part.files,
+            "bytes": part.bytes,
+            "provenance": dict(part.provenance),
         }
+        if part is not found:
+            record["whole"] = found.tree_sha256
+            self.log.info("%s: %d of %d files are new since the champion", item.source, part.files, found.files)
         if item.how != "copy":
             record["mode"] = item.how
         if item.is_listed:
@@ -350,7 +354,7 @@ class ValidateOperator(UsesServices, BaseOperator):
     def _validate(self, job: Job, name: str, item: Data, staged: Mapping[str, Any]) -> list[str]:
         from updraft_data.suite import suite_digest
 
-        fingerprint, digest = staged["tree"], suite_digest(_suite_of(item), item.format)
+        fingerprint, digest = data_versions.whole_tree(staged), suite_digest(_suite_of(item), item.format)
         known = self.services.ledger.validations.get(job.tenant, fingerprint, digest)
         if known is None:
             known = self._reported(job, name, item, fingerprint, digest)

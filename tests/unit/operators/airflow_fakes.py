@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -73,6 +74,7 @@ class Platform:
         self.compares: Callable[[str], Comparison] = lambda role: BETTER
         self.answers: Callable[[Platform], dict[str, Any]] = lambda _: APPROVED
         self.asked: list[Question] = []
+        self.asset_events: list[tuple[str, dict[str, Any]]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.watched: list[tuple[str, int]] = []  # role and attempt of each time that pods were watched
 
@@ -183,10 +185,14 @@ class Platform:
                 get_task_states=lambda **_: {self.run_id: dict(self.states)},
             ),
             "run_id": self.run_id,
+            "outlet_events": defaultdict(lambda: SimpleNamespace(add=self._asset_changed)),
             "triggering_asset_events": {
                 "asset": [SimpleNamespace(extra={"payload": {"fired": k}}) for k in self.fired]
             },
         }
+
+    def _asset_changed(self, asset: Any, *, extra: dict[str, Any]) -> None:
+        self.asset_events.append((asset.uri, extra))
 
     def dag_started_by(self, *keys: str) -> None:
         """The run was started by the events of these firings."""
