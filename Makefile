@@ -8,7 +8,7 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status doctor test pictures test-pages test-public test-large test-frameworks lint types contracts check check-rclone check-all bench faults faults-ci faults-cluster \
+.PHONY: help demo up down status doctor story test pictures test-story test-pages test-public test-large test-frameworks lint types contracts check check-rclone check-all bench faults faults-ci faults-cluster \
 	cluster cluster-down test-cluster images images-record images-down test-containers test-compose-cluster reference clean format
 
 help: ## Show this list
@@ -33,13 +33,16 @@ status: ## Show what runs, its memory and CPU, and where it listens
 doctor: ## Look for what is wrong with this machine or the platform's state
 	$(RUN) doctor
 
+story: ## Play the life of a series on the platform that is up: data arrives, models come and go (takes ten minutes)
+	$(DEV) python scripts/story
+
 test: ## Run all tests (ARGS="-k name" chooses)
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
 	$(DEV) python scripts/tests.py $(ARGS)
 
 pictures: ## Take the pictures of README and of the tour anew, from one run on the platform that is up (needs Chromium)
 	@$(BOOTSTRAP) --dev run -- python -c 'import os; os.execl(os.environ["UPDRAFT_UV"], "uv", "run", "--frozen", \
-		"--with", "pyte", "python", "scripts/pictures.py", *"$(ARGS)".split())'
+		"--with", "pyte", "python", "scripts/pictures", *"$(ARGS)".split())'
 
 reference: ## Write the pages of docs/reference that are made from the source
 	$(DEV) python scripts/docs/reference
@@ -47,6 +50,10 @@ reference: ## Write the pages of docs/reference that are made from the source
 test-pages: ## Type the commands of README and of the how-to pages on a fresh clone
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
 	$(DEV) pytest -v --no-header -m pages $(ARGS) tests/system/test_pages.py
+
+test-story: ## Play `make story` on a stack of its own (needs Chromium for the approval in a browser)
+	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
+	$(DEV) pytest -v --no-header -m story $(ARGS) tests/system/test_story.py
 
 test-public: ## Train programs of public repositories, fetched from GitHub (takes 20 minutes)
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
@@ -78,7 +85,7 @@ check-rclone: ## Compare the rclone that is installed with its public sources an
 
 check: lint types contracts test ## All checks and tests
 
-check-all: lint types contracts check-rclone test test-frameworks faults-ci test-containers test-cluster test-pages test-compose-cluster test-public test-large ## Everything; CI runs four of these in turn
+check-all: lint types contracts check-rclone test test-frameworks faults-ci test-containers test-cluster test-pages test-compose-cluster test-story test-public test-large ## Everything; CI runs five of these in turn
 
 bench: ## Measure every published figure (takes long; wants a quiet machine)
 	$(DEV) python -m updraft.stack prepare

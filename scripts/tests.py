@@ -27,7 +27,14 @@ def suites(home: Path) -> list[tuple[str, list[str]]]:
         ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "worksteal", "-m", QUICK]),
         (
             "tests with real processes",
-            [*pytest, "-v", "--no-header", "--durations=25", "-m", "system and not pages and not public and not large"],
+            [
+                *pytest,
+                "-v",
+                "--no-header",
+                "--durations=25",
+                "-m",
+                "system and not pages and not public and not large and not story",
+            ],
         ),
     ]
     if torch.exists():

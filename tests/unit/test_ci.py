@@ -13,7 +13,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 ALWAYS = ["lint", "types", "contracts", "check-rclone", "test", "test-frameworks", "faults-ci"]
-IN_TURN = ["test-containers", "test-cluster", "test-pages", "test-compose-cluster"]
+IN_TURN = ["test-containers", "test-cluster", "test-pages", "test-compose-cluster", "test-story"]
 ELSEWHERE = ["test-public", "test-large"]  # GitHub, and much disk
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium that is told what to do over its debugging port, for `pictures.py`."""
+"""A headless Chromium that is told what to do over its debugging port, for pictures and for the story."""
 
 from __future__ import annotations
 

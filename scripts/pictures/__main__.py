@@ -43,7 +43,7 @@ from updraft.schemas import JobDetail
 from updraft.stack.config import ADMIN_USER, load_secrets
 from updraft.stack.layout import find_home
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = ".venv/bin/updraft submit jobs/digits-cnn/manifest.yaml --params epochs=60 --follow"
 COLUMNS, ROWS = 104, 27
 FILM_SECONDS, LAST_SECONDS = 20.0, 6.0  # how long the film is, and its last screen stays

@@ -1,0 +1,56 @@
+"""The story of `make story`, on a stack of its own, with the approval in a browser where there is one."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from approving import approve_in_browser
+from story import REASON, Story
+from system_helpers import REPOSITORY, Stack, running_stack
+
+from updraft.schemas import JobDetail
+
+pytestmark = [pytest.mark.system, pytest.mark.story, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture(scope="module")
+def own_stack() -> Iterator[Stack]:
+    with running_stack("story", {}) as stack:
+        yield stack
+
+
+def test_the_story(own_stack: Stack, tmp_path: Path) -> None:
+    def approve(job: JobDetail) -> None:
+        connection = own_stack.client.http.connection
+        approve_in_browser(
+            connection.airflow_url, connection.username, connection.password, job, REASON, tmp_path / "question.png"
+        )
+
+    browser = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+    if browser is None:
+        warnings.warn("NO CHROMIUM: the approval is given by REST, not in a browser", stacklevel=1)
+    story = Story(own_stack.client, own_stack.home, REPOSITORY, print, approve if browser else None)
+    story.play()
+    found = own_stack.client.series_of("story")
+    outcomes = [(run.id, run.version, run.outcome) for run in reversed(found.runs)]
+    jobs = story.jobs
+    assert outcomes[:5] == [
+        (jobs["first"].id, "1", "promoted"),
+        (jobs["better"].id, "2", "promoted"),
+        (jobs["bad data"].id, None, None),
+        (jobs["worse"].id, "3", "rejected"),
+        (jobs["approved"].id, "4", "promoted"),
+    ]
+    assert outcomes[5][:2] == (jobs["no drift"].id, None)
+    assert outcomes[6][:2] == (jobs["drift"].id, "5")
+    assert len(outcomes) == 7
+    kinds = [event.kind for event in reversed(found.events)]
+    assert kinds.count("fired") == 7
+    assert kinds.count("rolled back") == 1
+    (approved,) = [event for event in found.events if event.version == "4" and event.kind == "promoted"]
+    assert (approved.by, approved.over) == ("admin", "2")
+    assert not (REPOSITORY / "jobs" / "story").exists()
