@@ -12,6 +12,13 @@ from updraft.schemas import JobDetail
 WIDTH, HEIGHT = 1500, 950
 
 
+def open_airflow(browser: Browser, airflow_url: str, username: str, password: str) -> None:
+    """Log the browser in to Airflow."""
+    log_in = {"username": username, "password": password}
+    answer = httpx.post(f"{airflow_url}/auth/token", json=log_in, timeout=60).raise_for_status()
+    browser.show_cookie(airflow_url, "_token", answer.json()["access_token"])
+
+
 def approve_in_browser(
     airflow_url: str, username: str, password: str, job: JobDetail, reason: str, picture: Path | None = None
 ) -> None:
@@ -22,12 +29,10 @@ def approve_in_browser(
 
     Raises SystemExit if the page does not show what it should.
     """
-    log_in = {"username": username, "password": password}
-    token = httpx.post(f"{airflow_url}/auth/token", json=log_in, timeout=60).raise_for_status().json()["access_token"]
     with Browser() as browser:
-        browser.show_cookie(airflow_url, "_token", token)
+        open_airflow(browser, airflow_url, username, password)
         browser.open(str(job.approval), WIDTH, HEIGHT)
-        browser.wait_for_text(f"{job.model.name} version {job.model.version}" if job.model else job.name)
+        browser.wait_for_text(job.reason)
         browser.wait(button("Approve"))
         field = "document.querySelector('[name=element_reason], textarea, input[id*=reason], input[name*=reason]')"
         browser.wait(field)

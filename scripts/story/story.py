@@ -112,8 +112,8 @@ class Story:
     def roll_back(self) -> None:
         self.say("Customers complain. The version before becomes the champion again.")
         done = self.client.roll_back(SERIES, "customers complain about sevens")
-        if (self._series().champion, done.version) != ("2", "2"):
-            raise StoryError(f"the roll-back made version {done.version} the champion, not 2")
+        if (self._series().champion, done.event.version) != ("2", "2"):
+            raise StoryError(f"the roll-back made version {done.event.version} the champion, not 2")
 
     def no_drift(self, rows: list[Row]) -> None:
         self.say("Training costs: from now on only data that differs is trained on. Digits as usual arrive.")
