@@ -136,7 +136,7 @@ class Story:
 
     @contextmanager
     def _manifest(self) -> Iterator[None]:
-        """The folder of the job in `jobs/`, which the platform reads, for as long as the story plays."""
+        """Copy the job's folder to `jobs/`, which the platform reads, for as long as the story plays."""
         target = self._folder
         if target.exists():
             raise StoryError(f"{target} exists; another story plays, or was killed: remove it and start again")

@@ -94,8 +94,7 @@ def event(found: ledger.SeriesEvent) -> schemas.SeriesEvent:
 
 
 def _summary(book: ledger.Ledger, found: ledger.Series) -> schemas.SeriesSummary:
-    newest = book.series.of_series(found.tenant, found.name, 1)
-    model = newest[-1].model if newest else None
+    model = book.series.model_of(found.tenant, found.name)
     line = _line(book, found.tenant, model)
     return schemas.SeriesSummary(
         tenant=found.tenant,

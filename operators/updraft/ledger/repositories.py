@@ -486,6 +486,10 @@ class SeriesEvents(_Repository):
         with self._reading() as connection:
             return series.events(connection, tenant, series=None, model=model, limit=None)
 
+    def model_of(self, tenant: str, name: str) -> str | None:
+        with self._reading() as connection:
+            return series.model_of(connection, tenant, name)
+
     def known(self, tenant: str | None = None, limit: int = 100) -> list[Series]:
         """Return the series with recorded jobs, most recent job first."""
         with self._reading() as connection:

@@ -51,6 +51,14 @@ def events(
     return [_event(row) for row in connection.execute(query)][::-1]
 
 
+def model_of(connection: Connection, tenant: str, name: str) -> str | None:
+    """Return the model that a series registered last; None if it has registered none."""
+    query = select(series_events.c.model).where(
+        series_events.c.tenant == tenant, series_events.c.series == name, series_events.c.model.is_not(None)
+    )
+    return connection.execute(query.order_by(series_events.c.id.desc()).limit(1)).scalar_one_or_none()
+
+
 def list_series(connection: Connection, tenant: str | None, limit: int) -> list[Series]:
     """Return the series with recorded jobs, most recent job first."""
     last = func.max(jobs.c.submitted_at)

@@ -46,7 +46,8 @@ MODELS = AssetAlias(name="updraft models")
 
 
 def model_asset(tenant: str, model: str) -> Asset:
-    """Return the asset that has an event for each new champion of the model: other DAGs can be scheduled on it."""
+    """Return the asset that has an event for each new champion of the tenant's model: other DAGs can be scheduled on
+    it."""
     return Asset(name=f"model {tenant}/{model}", uri=f"updraft://models/{tenant}/{model}", group="updraft")
 
 

@@ -50,7 +50,10 @@ def test_data_that_meets_its_suite_passes(tmp_path: Path) -> None:
         evaluated=2,
         statistics={"format": "csv", "files": 1, "rows": 3, "columns": 2, "expectations": 2},
         duration_seconds=result.duration_seconds,
+        profile=result.profile,
     )
+    assert result.profile is not None
+    assert set(result.profile["columns"]) == {"label", "pixel"}
     assert json.loads(json.dumps(result.to_json()))["statistics"]["rows"] == 3
 
 
