@@ -7,13 +7,16 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import pages
 import pytest
+import yaml
 from approving import approve_in_browser
-from story import REASON, Story
+from story import JOB, REASON, Story
 from system_helpers import REPOSITORY, Stack, running_stack
 
 from updraft.schemas import JobDetail
 
+PAGE = "docs/howto/story.md"
 pytestmark = [pytest.mark.system, pytest.mark.story, pytest.mark.timeout(2400)]
 
 
@@ -21,6 +24,17 @@ pytestmark = [pytest.mark.system, pytest.mark.story, pytest.mark.timeout(2400)]
 def own_stack() -> Iterator[Stack]:
     with running_stack("story", {}) as stack:
         yield stack
+
+
+def test_the_page_shows_the_manifest_that_is_played() -> None:
+    played = yaml.safe_load((JOB / "manifest.yaml").read_text())
+    shown = [yaml.safe_load(block.text) for block in pages.blocks(PAGE) if block.language == "yaml"]
+    assert [set(each) for each in shown] == [{"schedule"}, {"export"}]
+    assert shown[0]["schedule"] == played["schedule"]
+    assert shown[1]["export"].items() <= played["export"].items()
+    assert [block.text.split() for block in pages.blocks(PAGE) if block.is_commands] == [
+        ["make", "up", "make", "story"]
+    ]
 
 
 def test_the_story(own_stack: Stack, tmp_path: Path) -> None:

@@ -50,6 +50,31 @@ def test_series_are_listed_with_their_champions(promoted: Platform) -> None:
     ]
 
 
+def test_a_firing_whose_job_registers_nothing_hides_no_champion(promoted: Platform) -> None:
+    promoted.job("digits-3")
+    promoted.ledger.series.record(
+        NewSeriesEvent("fired 3", "default", "digits", "fired", "new data", job_id="digits-3")
+    )
+    found = promoted.client().get(f"{API}/digits").json()
+    assert (found["model"], found["champion"], found["previous"]) == ("digits-model", "2", "1")
+
+
+def test_the_data_of_a_job_says_what_was_new_in_it(promoted: Platform) -> None:
+    promoted.job("digits-3")
+    tree = {"source": "s3://datasets/digits/", "tree": "a" * 64, "mount": "."}
+    promoted.ledger.jobs.set_inputs("digits-3", None, [tree])
+    change = {"source": tree["source"], "added": 2, "changed": 1, "removed": 0, "same": 9}
+    evidence = {"over": "2", "data": [change]}
+    promoted.ledger.series.record(
+        NewSeriesEvent("p 3", "default", "digits", "rejected", "worse", job_id="digits-3", evidence=evidence)
+    )
+    (run, *_) = promoted.client().get(f"{API}/digits").json()["runs"]
+    assert run["data"] == [
+        {"source": tree["source"], "tree": "a" * 64, "since": "2 new, 1 changed, 0 gone, 9 the same"}
+    ]
+    assert "2 new, 1 changed" in promoted.client().get(f"{PAGES}/digits").text
+
+
 def test_a_series_has_its_jobs_its_events_and_what_a_roll_back_restores(promoted: Platform) -> None:
     promoted.job("digits-3")
     found = promoted.client().get(f"{API}/digits").json()

@@ -337,3 +337,17 @@ def test_the_program_reads_and_writes_the_folders_of_its_pod(
     assert verdict(judge(request(margin=0.0), found))[0]
     assert (tmp_path / "result" / "report.html").is_file()
     assert capsys.readouterr().out.endswith("compare: the gate is passed\n")
+
+
+def test_the_reason_has_what_does_not_hold_or_else_what_is_about_all_rows(tmp_path: Path) -> None:
+    path = folder(tmp_path, predictions(0.95, 1), predictions(0.8, 2))
+    asked = request(margin=0.0, slices=[{"column": "site", "margin": -0.05}])
+    passed, reason = verdict(judge(asked, compare(asked, path).comparison))
+    assert passed
+    assert reason.startswith("champion: better than version 1 by ")
+    assert reason.endswith("; 3 more rules hold")
+    asked = request(margin=0.5, slices=[{"column": "site", "margin": -0.05}])
+    passed, reason = verdict(judge(asked, compare(asked, path).comparison))
+    assert not passed
+    assert reason.startswith("champion: better than version 1 by ")
+    assert reason.endswith("the margin is +0.5")
