@@ -187,7 +187,9 @@ def manifest(shape: Shape, job_id: str, witness: Path, code: Path = PROGRAM) -> 
         made["evaluate"] = {"command": recipe.judge}
     if shape.registers:
         rule = {"chain_is_right": ">= 1"}
-        made["export"] = {"formats": ["torch"], "register_as": model_name(job_id), "promote_if": rule}
+        gate = {"metric": "accuracy", "threshold": 1, "require": ["validated_data", "verified_model"]}
+        made["export"] = {"formats": ["torch"], "register_as": model_name(job_id), "promote_if": rule, "gate": gate}
+        made["env"]["LAB_PREDICTIONS"] = "1"
     if budget:
         made["budget"] = budget
     return made

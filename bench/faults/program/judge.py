@@ -22,6 +22,10 @@ def main() -> None:
     with Path(os.environ["UPDRAFT_METRICS_FILE"]).open("a") as file:
         line = {"t": time.time(), "step": result["steps"], "metrics": {"chain_is_right": int(right)}}
         file.write(json.dumps(line) + "\n")
+    if os.environ.get("LAB_PREDICTIONS"):  # for the gate of a job that registers its model
+        import updraft_learner as updraft
+
+        updraft.save_predictions(ids=range(2), labels=[1, 1], scores=[int(right)] * 2)
     print("the chain is right" if right else "the chain is wrong", flush=True)
     time.sleep(2.0)  # long enough to be hit
     (folder / "judgement.json").write_text(json.dumps({"right": right}))

@@ -213,7 +213,7 @@ def _beats(name: str, score: Score, margin: float, confidence: float, champion: 
     word = "worse" if score.better < 0 else "better"
     text = (
         f"{word} than version {champion} by {abs(score.better):.4g} ({confidence:.0%} interval of the difference "
-        f"{score.low:+.4g} to {score.high:+.4g}, {score.rows} rows); the margin is {margin:+g}"
+        f"{score.low:+.4g} to {score.high:+.4g}, {score.rows} rows, margin {margin:+g})"
     )
     return Check(name, (score.low if surely else score.better) >= margin, text)
 

@@ -35,7 +35,7 @@ class Question:
             "reason": {
                 "value": "",
                 "description": "Why you approve or reject; it is kept with the version",
-                "schema": {"type": "string", "maxLength": REASON_CHARACTERS, "title": "Reason"},
+                "schema": {"type": ["null", "string"], "maxLength": REASON_CHARACTERS, "title": "Reason"},
             }
         }
     )
@@ -58,11 +58,10 @@ def question(services: Services, job: Job, mine: VersionRef, gate: PromotionDeci
         f"Job `{job.id}`, submitted by {job.submitted_by}, trained [{mine.name} version {mine.version}]({version}) "
         f"([run]({run})). The champion is {champion}.",
         "",
-        f"| metric | version {mine.version} | champion |",
-        "|---|---|---|",
-        *rows,
+        *([f"| metric | version {mine.version} | champion |", "|---|---|---|", *rows, ""] if rows else []),
+        "The rules of the manifest hold:",
         "",
-        f"The rules of the manifest hold: {gate.reason}.",
+        *(f"- {rule}" for rule in gate.reason.split("; ")),
         *_report(services, job),
         "",
         "If you approve, they are judged again against the champion of that moment.",

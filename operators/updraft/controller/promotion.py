@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from updraft.controller import comparing, data_versions, notices
-from updraft.controller.idempotency import DECISION, GATE, PROMOTION, Promotion, PromotionDecision
+from updraft.controller.idempotency import DECISION, GATE, PROMOTION, Answer, Promotion, PromotionDecision
 from updraft.exceptions import RefusedError
 from updraft.ledger import NewSeriesEvent, SeriesEvent
 from updraft.retraining.champions import ChampionChange, champions, previous_champion
@@ -39,7 +39,7 @@ def pass_gate(services: Services, job: Job, mine: VersionRef, export: Export) ->
 
 
 def promote(
-    services: Services, job: Job, mine: VersionRef, export: Export, *, approved_by: str | None = None
+    services: Services, job: Job, mine: VersionRef, export: Export, *, approval: Answer | None = None
 ) -> Promotion | None:
     """Decide once, move the alias at most once, and return the result. None if the version has to be compared with the
     champion of this moment first.
@@ -69,11 +69,11 @@ def promote(
                 tracking.move_champion(services.tracking, mine.name, mine.version, holder)
             else:
                 promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
-        if approved_by is not None:
-            reason = f"{'approved' if promoted else 'was approved'} by {approved_by}; {reason}"
+        if approval is not None:
+            reason = f"{'' if promoted else 'was '}{approval.reason}; {reason}"
         outcome = Promotion(promoted, reason, tracking.CHAMPION)
         evidence = {"over": decision.over, "data": _since(services, job, mine.name, decision.over)}
-        return _settle(services, job, mine, outcome, evidence, approved_by)
+        return _settle(services, job, mine, outcome, evidence, approval.by if approval else None)
 
 
 def decline(services: Services, job: Job, mine: VersionRef, reason: str, by: str | None) -> Promotion:

@@ -199,8 +199,7 @@ class PromoteOperator(LearnerOperator):
                     continue
                 if gate.promote:
                     self._wait_for_approval(context, job, mine, gate)
-            approved_by = None if answer is None else answer.by or "a user"
-            outcome = promotion.promote(self.services, job, mine, export, approved_by=approved_by)
+            outcome = promotion.promote(self.services, job, mine, export, approval=answer)
         self._tell(context, job, mine, outcome)
 
     def _compare(self, context: Context, job: Job, manifest: Manifest, gate: Gate, mine: VersionRef) -> None:

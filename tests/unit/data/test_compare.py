@@ -350,4 +350,4 @@ def test_the_reason_has_what_does_not_hold_or_else_what_is_about_all_rows(tmp_pa
     passed, reason = verdict(judge(asked, compare(asked, path).comparison))
     assert not passed
     assert reason.startswith("champion: better than version 1 by ")
-    assert reason.endswith("the margin is +0.5")
+    assert reason.endswith(" rows, margin +0.5)")

@@ -99,7 +99,7 @@ def test_a_champion_that_is_better_stays(make_platform: Make) -> None:
     assert platform.job.state is State.COMPLETED
     assert not outcome(platform).promoted
     assert (
-        "worse than version 2 by 0.1 (95% interval of the difference -0.18 to -0.02, 100 rows)"
+        "worse than version 2 by 0.1 (95% interval of the difference -0.18 to -0.02, 100 rows, margin +0)"
         in outcome(platform).reason
     )
     assert platform.mlflow.alias_moves == []
@@ -176,7 +176,9 @@ def test_a_version_is_compared_again_with_the_champion_of_the_approval(make_plat
     assert "/artifacts/gate/report.html" in platform.asked[0].body
     assert roles(platform) == ["export", "champion-2", "compare-2", "champion-3", "compare-3"]
     assert not outcome(platform).promoted
-    assert outcome(platform).reason.startswith("was approved by grace; champion: worse than version 3 by 0.1")
+    assert outcome(platform).reason.startswith(
+        "was approved by grace: looks good; champion: worse than version 3 by 0.1"
+    )
     assert platform.run("release") == "success"
     assert platform.job.state is State.COMPLETED
     assert not platform.ledger.queue.holds(platform.job.id)

@@ -77,7 +77,7 @@ def test_a_promotion_a_question_and_a_roll_back_are_told(make_platform: Make) ->
     platform.run_all()
     assert [kind for kind, _, _ in told(platform)] == ["waiting", "promoted"]
     assert told(platform)[0][2] == "digits version 1 waits for approval; acc 0.9 >= 0.5"
-    assert told(platform)[1][2] == "digits version 1: approved by grace; acc 0.9 >= 0.5"
+    assert told(platform)[1][2] == "digits version 1: approved by grace: looks good; acc 0.9 >= 0.5"
     platform.mlflow.create_model_version("digits", source="x", run_id="", model_id=None)
     platform.mlflow.aliases["digits", "champion"] = "2"
     wanted = {"tenant": "default", "model": "digits", "to": "1", "by": "eve", "reason": "slow", "key": "k"}

@@ -65,7 +65,7 @@ def test_a_version_waits_for_a_person_and_is_promoted(make_platform: Make) -> No
     assert question.subject == "digits version 1 waits for approval"
     assert "| acc | 0.9 | - |" in question.body
     assert platform.job.state is State.COMPLETED, platform.errors
-    assert outcome(platform).reason == "approved by grace; acc 0.9: there is no champion yet"
+    assert outcome(platform).reason == "approved by grace: looks good; acc 0.9: there is no champion yet"
     assert events(platform) == [("waiting", "1", None), ("promoted", "1", "grace")]
     assert "digits version 1 waits for approval" in [
         t.reason for t in platform.ledger.jobs.transitions(platform.job.id)
@@ -97,7 +97,7 @@ def test_an_answer_is_not_asked_for_again_when_mlflow_was_away(
     monkeypatch.setattr(promotion, "promote", away_once)
     assert platform.run("promote") == "success"
     assert len(platform.asked) == 1
-    assert outcome(platform).reason == "approved by grace; acc 0.9: there is no champion yet"
+    assert outcome(platform).reason == "approved by grace: looks good; acc 0.9: there is no champion yet"
 
 
 def test_nobody_answers_in_time(make_platform: Make) -> None:
@@ -125,7 +125,7 @@ def test_the_rules_are_judged_again_when_a_person_approves(make_platform: Make) 
 
     platform.answers = better_meanwhile
     platform.run("promote")
-    assert outcome(platform).reason == "was approved by grace; acc 0.9 is not >= 0.95 (champion 0.95)"
+    assert outcome(platform).reason == "was approved by grace: looks good; acc 0.9 is not >= 0.95 (champion 0.95)"
     assert aliases(platform) == {"champion": "2"}
 
 

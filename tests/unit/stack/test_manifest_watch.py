@@ -41,6 +41,18 @@ def test_new_changed_and_removed_manifests_make_the_dag_file_newer(tmp_path: Pat
     assert not watch.look()
 
 
+def test_airflow_parses_a_second_time_after_a_change(tmp_path: Path) -> None:
+    jobs, dag_file = _tree(tmp_path)
+    now = [0.0]
+    watch = ManifestWatch(jobs, dag_file, clock=lambda: now[0])
+    assert not watch.look()
+    os.utime(jobs / "digits" / "manifest.yaml", (OLD, OLD))
+    looks = []
+    for now[0] in (1.0, 2.0, 10.0, 11.0, 12.0, 60.0):
+        looks.append(watch.look())
+    assert looks == [True, False, False, True, False, False]
+
+
 def test_a_dag_file_that_may_not_be_written_is_left_to_the_next_parse(tmp_path: Path) -> None:
     jobs, dag_file = _tree(tmp_path)
     watch = ManifestWatch(jobs, dag_file.with_name("missing.py"))
