@@ -497,7 +497,7 @@ class SeriesDetail(SeriesSummary):
     """A series with its newest jobs and all that happened to its models."""
 
     previous: str | None = Field(None, description="Version that a roll-back restores")
-    schedule: Schedule | None = Field(None, description="If it has one with conditions")
+    schedule: Schedule | None = Field(None, description="If its manifest in `jobs/` has one")
     runs: tuple[SeriesRun, ...] = ()
     events: tuple[SeriesEvent, ...] = Field((), description="Newest first")
 
@@ -520,6 +520,6 @@ class RolledBack(Schema):
 
 
 class ScheduleList(Schema):
-    """Schedules with conditions, by series."""
+    """Schedules, by series."""
 
     schedules: tuple[Schedule, ...]

@@ -1,6 +1,6 @@
 """Timetables that name a DAG run as its job is named, so that one id serves for both.
 
-Airflow asks a DAG's timetable for the id of each run that has none: started from the form, by cron, by a backfill.
+Airflow asks a DAG's timetable for the id of each run that has none: started from the form, by a backfill.
 Its own answer, `manual__2026-01-01T00:00:00+00:00`, cannot be the id of a job.
 """
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.timetables.base import Timetable
 from airflow.timetables.simple import AssetTriggeredTimetable, NullTimetable
-from airflow.timetables.trigger import CronTriggerTimetable
 
 from updraft.lifecycle.names import job_id
 
@@ -48,22 +47,6 @@ class OnDemandTimetable(_NamesRuns, NullTimetable):
     def named(cls, name: str) -> OnDemandTimetable:
         """Return a timetable; `name` begins the ids of its runs."""
         made = cls()
-        made.name = name
-        return made
-
-
-class CronTimetable(_NamesRuns, CronTriggerTimetable):
-    """A timetable with a run at each moment of a cron expression. Make it with `named`."""
-
-    @classmethod
-    def named(cls, name: str, cron: str, timezone: str) -> CronTimetable:
-        """Return the timetable of `cron` (five fields, or @daily and the like) in `timezone`; `name` begins the ids of
-        its runs.
-
-        Example:
-            CronTimetable.named("digits-cnn", "0 3 * * *", "Europe/Berlin")
-        """
-        made = cls(cron, timezone=timezone)
         made.name = name
         return made
 

@@ -169,7 +169,7 @@ def test_the_examples_are_right(seen: dict[str, Any]) -> None:
 
 
 def test_a_schedule_of_a_manifest_is_its_dags(seen: dict[str, Any]) -> None:
-    assert "0 3 * * *" in seen["dags"]["job_nightly"]["schedule"]
+    assert seen["dags"]["job_nightly"]["schedule"] == "Asset"  # of its series
     assert seen["dags"]["job_nightly"]["catchup"] is False
     assert seen["dags"]["train_model"]["schedule"] is None
 
@@ -221,7 +221,7 @@ def test_the_files_of_requests_import_nothing_heavy() -> None:
 
 
 def test_a_run_that_airflow_names_has_its_jobs_id(seen: dict[str, Any]) -> None:
-    """One started from the form, or by cron: its id is the job's, and is begun by the job's name."""
+    """One started from the form: its id is the job's, and is begun by the job's name."""
     from updraft.lifecycle import is_job_id, job_id_of_run
 
     for dag_id, name in (("job_digits_cnn", "digits-cnn"), ("job_nightly", "nightly"), ("train_model", "job")):
@@ -238,10 +238,7 @@ def test_a_cron_is_read_in_the_manifests_own_time_zone() -> None:
     raw = {"name": "nightly", "framework": {"name": "shell"}, "command": "true"}
     assert not timetable(parse(raw)).can_be_scheduled
     found = timetable(parse({**raw, "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}}))
-    assert found.serialize() == {
-        "expression": "0 3 * * *",
-        "timezone": "Europe/Berlin",
-        "interval": 0.0,
-        "run_immediately": False,
-        "name": "nightly",
-    }
+    ((_, asset),) = found.asset_condition.iter_assets()
+    (watcher,) = asset.watchers
+    assert watcher.trigger.rule["cron"] == "0 3 * * *"
+    assert watcher.trigger.rule["timezone"] == "Europe/Berlin"

@@ -56,7 +56,7 @@ def detail(reader: JobReader, tenant: str, name: str) -> schemas.SeriesDetail:
 
 
 def schedules(reader: JobReader) -> list[schemas.Schedule]:
-    """Return the schedules with conditions of the caller's tenants."""
+    """Return the schedules of the caller's tenants."""
     tenants = [tenant for tenant in reader.parts.settings.tenants if reader.policy(reader.caller, tenant)]
 
     def ask() -> list[schemas.Schedule]:

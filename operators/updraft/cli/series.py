@@ -57,7 +57,7 @@ def schedules(
     tenant: TenantOption = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """List the schedules with conditions: what they wait for, and when they fired. Airflow shows plain crons."""
+    """List the schedules of manifests in jobs/: what they wait for, when they may fire next, and when they fired."""
     from updraft.client import Client
 
     with Client() as client:
@@ -68,7 +68,7 @@ def schedules(
     if as_json:
         print_json(listed)
     elif not listed.schedules:
-        say("no schedules with conditions; a manifest in jobs/ with schedule.and_new has one")
+        say("no schedules; a manifest in jobs/ with the section schedule has one")
     else:
         rows = [
             (

@@ -255,13 +255,13 @@ class Client:
         return SeriesDetail.model_validate(self.http.json("GET", path, params={"tenant": tenant}))
 
     def schedules(self) -> ScheduleList:
-        """Return the schedules with conditions, and what the last look at each decided."""
+        """Return the schedules, and what the last look at each decided."""
         return ScheduleList.model_validate(self.http.json("GET", f"{API_PREFIX}/schedules"))
 
     def pause_schedule(self, name: str, *, paused: bool = True, tenant: str = "default") -> Schedule:
         """Let the schedule of the series `name` of `tenant` start no jobs; `paused=False`: let it start them again.
 
-        Raises NotFoundError for a series without a schedule with conditions.
+        Raises NotFoundError for a series without a schedule.
         """
         path = f"{API_PREFIX}/series/{quote(name, safe='')}/{'pause' if paused else 'unpause'}"
         return Schedule.model_validate(self.http.json("POST", path, params={"tenant": tenant}))

@@ -1,4 +1,4 @@
-"""Look whether a series that has a schedule with conditions trains again now, and record what was decided."""
+"""Look whether a series that has a schedule trains again now, and record what was decided."""
 
 from __future__ import annotations
 

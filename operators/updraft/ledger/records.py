@@ -338,7 +338,7 @@ class Notice(NewNotice):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is known of a series that a schedule with conditions starts.
+    """What is known of a series that a schedule starts.
 
     Args:
         rule: The manifest's section `schedule`.

@@ -497,7 +497,7 @@ class SeriesEvents(_Repository):
 
 
 class Schedules(_Repository):
-    """What is known of each series that a schedule with conditions starts, and its firings."""
+    """What is known of each series that a schedule starts, and its firings."""
 
     def ensure(self, tenant: str, name: str, dag_id: str, rule: Mapping[str, Any]) -> Schedule:
         """Return the schedule, recorded if it is new. A rule that has changed comes into force now."""

@@ -1,4 +1,4 @@
-"""Store what is known of each series that a schedule with conditions starts: rule, cursor and last decision."""
+"""Store what is known of each series that a schedule starts: rule, cursor and last decision."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pause(connection: Connection, tenant: str, name: str, by: str | None) -> Sch
 def get(connection: Connection, tenant: str, name: str) -> Schedule:
     found = _find(connection, tenant, name)
     if found is None:
-        raise NotFoundError(f"schedule: series {name!r} of tenant {tenant!r} has no schedule with conditions")
+        raise NotFoundError(f"schedule: series {name!r} of tenant {tenant!r} has no schedule")
     return found
 
 

@@ -259,7 +259,7 @@ series_events = Table(
     UniqueConstraint("key"),
 )
 
-# What is known of each series that a schedule with conditions starts.
+# What is known of each series that a schedule starts.
 schedules = Table(
     "schedules",
     metadata,

@@ -406,11 +406,6 @@ class Schedule(Part):
         "UTC", description="Time zone of the cron fields", examples=["Europe/Berlin"]
     )
 
-    @property
-    def has_conditions(self) -> bool:
-        """Return whether it looks at more than the clock."""
-        return bool(self.and_new) or self.or_champion_older is not None or self.and_drift is not None
-
 
 class Notify(Part):
     """Who is told what about the job."""

@@ -31,7 +31,7 @@ from updraft.operators.learner import LearnerOperator
 from updraft.operators.registry import PromoteOperator, RegisterOperator
 from updraft.operators.release import ReleaseOperator
 from updraft.operators.stage import StageOperator, ValidateOperator
-from updraft.timetables import CronTimetable, OnDemandTimetable, SeriesTimetable
+from updraft.timetables import OnDemandTimetable, SeriesTimetable
 
 # Airflow's retries are only for failures of the control plane; a job's own failure ends its task at once.
 DEFAULT_ARGS: dict[str, Any] = {
@@ -58,19 +58,14 @@ def params(base: Manifest | None = None) -> dict[str, Param]:
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 
-def timetable(
-    manifest: Manifest | None, dag_id: str = TRAIN_DAG
-) -> OnDemandTimetable | CronTimetable | SeriesTimetable:
-    """Return the timetable of the DAG `dag_id` of a manifest: its cron in its own time zone, the events of its series
-    if its schedule has conditions, or none. Run ids begin with the manifest's name.
+def timetable(manifest: Manifest | None, dag_id: str = TRAIN_DAG) -> OnDemandTimetable | SeriesTimetable:
+    """Return the timetable of the DAG `dag_id` of a manifest: the events of its series if it has a schedule, or none.
+    Run ids begin with the manifest's name.
     """
     name = manifest.name if manifest is not None else "job"
     if manifest is None or manifest.schedule is None:
         return OnDemandTimetable.named(name)
-    if manifest.schedule.has_conditions:
-        return SeriesTimetable.named(name, _asset(manifest, dag_id))
-    assert manifest.schedule.cron is not None
-    return CronTimetable.named(name, manifest.schedule.cron, manifest.schedule.timezone)
+    return SeriesTimetable.named(name, _asset(manifest, dag_id))
 
 
 def _asset(manifest: Manifest, dag_id: str) -> Asset:

@@ -17,15 +17,8 @@ def test_conditions_are_read_and_written() -> None:
     raw = {**NEW, "cron": "@daily", "quiet": "10m", "secret": "bucket-read", "or_champion_older": "30d"}
     manifest = parse({**SMALL, "schedule": raw, "export": {"register_as": "digits"}})
     assert manifest.schedule is not None
-    assert manifest.schedule.has_conditions
     assert (manifest.schedule.quiet, manifest.schedule.or_champion_older) == (timedelta(minutes=10), timedelta(days=30))
     assert parse(manifest.canonical()) == manifest
-
-
-def test_a_cron_alone_has_no_conditions() -> None:
-    manifest = parse({**SMALL, "schedule": {"cron": "0 3 * * *"}})
-    assert manifest.schedule is not None
-    assert not manifest.schedule.has_conditions
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def show_series(reader: ReaderDep, tenant: TenantDep, name: str) -> SeriesDetail
     return series.detail(reader, tenant, name)
 
 
-@router.get("/schedules", summary="The schedules with conditions, and what the last look at each decided")
+@router.get("/schedules", summary="The schedules, and what the last look at each decided")
 def list_schedules(reader: ReaderDep) -> ScheduleList:
     return ScheduleList(schedules=tuple(series.schedules(reader)))
 
