@@ -240,5 +240,5 @@ def test_a_cron_is_read_in_the_manifests_own_time_zone() -> None:
     found = timetable(parse({**raw, "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}}))
     ((_, asset),) = found.asset_condition.iter_assets()
     (watcher,) = asset.watchers
-    assert watcher.trigger.rule["cron"] == "0 3 * * *"
-    assert watcher.trigger.rule["timezone"] == "Europe/Berlin"
+    rule = watcher.trigger["kwargs"]["rule"]
+    assert (rule["cron"], rule["timezone"]) == ("0 3 * * *", "Europe/Berlin")
