@@ -19,7 +19,7 @@ from updraft.exceptions import StaleAttemptError
 from updraft.kubernetes import gang, quota
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import BEFORE_ROLES, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, PREPARE_ROLE, TRAIN_ROLE, compares
 from updraft.recovery.ends import MEANINGS, EndKind
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import MORE_TO_TRAIN, Action, FailureClass, Outcome, evidence, judge, with_checkpoint
@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 PEER_STOP_SECONDS = 10  # learners that lost a peer cannot continue: they only have to stop
 MORE_TO_PREPARE = "judge a part of the data, or raise UPDRAFT_VALIDATION_MEMORY_BYTES"
+MORE_TO_COMPARE = "write fewer rows to predictions.parquet, or raise UPDRAFT_VALIDATION_MEMORY_BYTES"
 
 
 @dataclass(frozen=True)
@@ -262,8 +263,8 @@ def _outcome(
         markers=markers,
         tails=seen.tails,
         memory=f"{memory_limit_mib(services.settings, manifest, launch.role)} MiB",
-        rules=() if launch.role in BEFORE_ROLES else manifest.failures,
-        more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
+        rules=() if launch.role in BEFORE_ROLES or compares(launch.role) else manifest.failures,
+        more_memory=_more_memory(launch.role),
     )
     meaning = MEANINGS.get(seen.kind)
     if seen.kind is EndKind.HALTED and services.ledger.requests.pending(job.id, "halt") is None:
@@ -287,6 +288,13 @@ def _outcome(
             return outcome  # nobody asked the program to save at an interval; the sidecar warns that nothing matched
         return with_checkpoint(outcome, final, _ran_seconds(services, job.id, launch), every_seconds)
     return outcome
+
+
+def _more_memory(role: str) -> str:
+    """Return what a user can do if the role's program needs more memory than it may have."""
+    if compares(role):
+        return MORE_TO_COMPARE
+    return MORE_TO_PREPARE if role == PREPARE_ROLE else MORE_TO_TRAIN
 
 
 def _ran_seconds(services: Services, job_id: str, launch: Launch) -> float:
