@@ -33,7 +33,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pyte
-from browser import Browser, button
+from browser import Browser, button, leave_assistant
 
 from updraft.api.pages import timeline
 from updraft.api.pages.render import style
@@ -295,15 +295,6 @@ def photograph_mlflow(browser: Browser, job: JobDetail, folder: Path) -> None:
     browser.wait_for_text("Model training", job.model.name, f"Version {job.model.version}")
     leave_assistant(browser)
     browser.picture(folder / "mlflow-model.png")
-
-
-def leave_assistant(browser: Browser) -> None:
-    """Close the panel beside the page, if MLflow shows one, and take away the tools that hover over its charts."""
-    close = "document.querySelector('[data-component-id=\"mlflow.assistant.chat_panel.close\"]')"
-    browser.evaluate(f"{close} && {close}.click()")
-    style = "Object.assign(document.createElement('style'), {textContent: '.modebar { display: none !important }'})"
-    browser.evaluate(f"document.head.append({style})")
-    browser.wait(f"!{close}")
 
 
 if __name__ == "__main__":

@@ -118,3 +118,12 @@ class Browser:
 def button(text: str) -> str:
     """Return JavaScript that finds the button with this text."""
     return f"[...document.querySelectorAll('button')].find((b) => b.innerText.trim() === {json.dumps(text)})"
+
+
+def leave_assistant(browser: Browser) -> None:
+    """Close the panel beside the page, if MLflow shows one, and take away the tools that hover over its charts."""
+    close = "document.querySelector('[data-component-id=\"mlflow.assistant.chat_panel.close\"]')"
+    browser.evaluate(f"{close} && {close}.click()")
+    style = "Object.assign(document.createElement('style'), {textContent: '.modebar { display: none !important }'})"
+    browser.evaluate(f"document.head.append({style})")
+    browser.wait(f"!{close}")

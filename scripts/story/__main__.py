@@ -64,7 +64,7 @@ def approving(client: Client, folder: Path) -> Callable[[JobDetail], None]:
 def photograph(story: Story, folder: Path) -> None:
     """Save the page of the series, and in MLflow the report of a gate and the version that it is about."""
     from approving import HEIGHT, WIDTH, open_airflow
-    from browser import Browser
+    from browser import Browser, leave_assistant
 
     from updraft.stack.config import ADMIN_USER, load_secrets
 
@@ -82,9 +82,11 @@ def photograph(story: Story, folder: Path) -> None:
         page, mode = judged.links.mlflow_run.split("?")
         browser.open(f"{page}/artifacts/gate/report.html?{mode}", WIDTH, 1500)
         browser.wait("document.querySelector('iframe')")
+        leave_assistant(browser)
         browser.picture(folder / "story-report.png")
         browser.open(judged.model.url, WIDTH, HEIGHT)
         browser.wait_for_text(judged.model.name, "updraft.gate")
+        leave_assistant(browser)
         browser.picture(folder / "story-version.png")
 
 

@@ -29,8 +29,9 @@ class DataChange:
     same: int = 0
 
     def __str__(self) -> str:
-        """Return the numbers for people: `2 new, 1 changed, 0 gone, 10 the same`."""
-        return f"{self.added} new, {self.changed} changed, {self.removed} gone, {self.same} the same"
+        """Return the numbers for people: `2 new, 1 changed, 10 the same`."""
+        counts = ((self.added, "new"), (self.changed, "changed"), (self.removed, "gone"), (self.same, "the same"))
+        return ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing"
 
 
 def champions_job(services: Services, job: Job, champion: VersionRef | None) -> Job | None:
