@@ -165,6 +165,7 @@ class PromoteOperator(LearnerOperator):
     def execute(self, context: Context) -> None:
         """Decide about the promotion once, record the decision, and move the alias."""
         with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
+            self._version(job, manifest_of(job))  # skips the task where there is nothing to decide
             replay_metrics(self.services, job)
             self._decide(context, job)
 
