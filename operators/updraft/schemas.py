@@ -279,7 +279,7 @@ class Attempt(Schema):
     """One launch of a role's learners."""
 
     number: int = Field(description="Rises over all roles of a job; what an older one still does is refused")
-    role: str = Field(description="prepare, train, evaluate or export")
+    role: str = Field(description="prepare, build, train, evaluate, export, champion-N or compare-N")
     started_at: datetime
     ended_at: datetime | None = None
     cause: str | None = Field(None, description="Class of its end: done, infrastructure, program, ...; none before it")
@@ -399,7 +399,7 @@ class PossibleBody(Schema):
 class PlannedRole(Schema):
     """The objects that one role of a job creates in the cluster, in the order in which they are created."""
 
-    role: str = Field(description="prepare, train, evaluate or export")
+    role: str = Field(description="prepare, build, train, evaluate, export, champion-N or compare-N")
     objects: tuple[dict[str, Any], ...]
 
 

@@ -129,7 +129,9 @@ def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     learner: Annotated[int, typer.Option("--learner", "-l", min=1, help="Which learner, from 1.")] = 1,
-    role: Annotated[str, typer.Option("--role", help="prepare, train, evaluate or export.")] = TRAIN_ROLE,
+    role: Annotated[
+        str, typer.Option("--role", help="prepare, build, train, evaluate, export, champion-N or compare-N.")
+    ] = TRAIN_ROLE,
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which launch; default: the latest.")] = None,
     after: Annotated[int | None, typer.Option("--after", min=0, help="Begin after the line of this number.")] = None,
     limit: Annotated[

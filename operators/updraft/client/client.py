@@ -379,7 +379,7 @@ class Client:
 
         Args:
             learner: which learner, from 1.
-            role: prepare, train, evaluate or export.
+            role: prepare, build, train, evaluate, export, champion-N or compare-N.
             attempt: which attempt; without it, the latest.
             after: number of the line after which to begin; 0 begins with the first line.
             limit: how many lines at most.

@@ -45,8 +45,9 @@ def planned_objects(
 ) -> dict[str, list[KubernetesObject]]:
     """Return the objects of each role's first launch, by role in the order of the workflow, as they are created.
 
-    The numbers of attempts are those of a job that loses nothing. The role `prepare` is launched only if the store
-    does not have the code and the judged data yet.
+    The roles of a gate are left out: they depend on the champion of that time. The numbers of attempts are those of a
+    job that loses nothing. The role `prepare` is launched only if the store does not have the code and the judged data
+    yet.
 
     Args:
         template: makes the pod of a role's first learner, with its program.

@@ -58,7 +58,7 @@ class Launch:
     namespace: str
     tenant: str
     job_id: str
-    role: str  # prepare, train, evaluate, export
+    role: str  # as in lifecycle.workflow
     attempt: int
     membership: Membership
 

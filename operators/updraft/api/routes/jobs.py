@@ -60,7 +60,9 @@ def read_logs(
     reader: ReaderDep,
     job_id: str,
     learner: Annotated[int, Query(ge=1, description="Which learner, from 1")] = 1,
-    role: Annotated[str, Query(description="prepare, train, evaluate or export")] = TRAIN_ROLE,
+    role: Annotated[
+        str, Query(description="prepare, build, train, evaluate, export, champion-N or compare-N")
+    ] = TRAIN_ROLE,
     attempt: Annotated[int | None, Query(ge=1, description="Which launch; default: the latest")] = None,
     after: Annotated[int, Query(ge=0, description="Number of the last line that is known")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="How many lines")] = LOG_LINES,
