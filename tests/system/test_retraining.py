@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from system_helpers import Stack, pretty
@@ -41,7 +43,7 @@ MANIFEST = {
     "schedule": {"and_new": [f"s3://datasets/{PREFIX}"], "at_most_every": "1s"},
 }
 DAG_FILE = """
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset, task
 from updraft.manifest import parse
 from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
 
@@ -49,6 +51,15 @@ manifest = parse({manifest!r})
 schedule = timetable(manifest, "job_{name}")
 with DAG(dag_id="job_{name}", schedule=schedule, tags=["updraft", "job"], **DAG_ARGS) as dag:
     train_tasks(dag, params(manifest))
+
+with DAG(dag_id="serve_{name}", schedule=[Asset("updraft://models/default/{name}")], catchup=False):
+
+    @task
+    def load(triggering_asset_events):
+        for events in triggering_asset_events.values():
+            print("new champion:", events[-1].extra["version"])
+
+    load()
 """
 
 
@@ -133,6 +144,21 @@ def test_new_data_trains_again_and_the_better_model_is_promoted(stack: Stack, da
         ("promoted", "2", second.id),
     ]
     assert series.runs[0].data[0].tree != series.runs[1].data[0].tree
+    assert series.runs[0].data[0].since == "1 new, 1 the same"
+    eventually(lambda: served(stack) == ["1", "2"], stack)
+
+
+def served(stack: Stack) -> list[str]:
+    """The versions that the DAG of the page, which a new champion starts, has seen."""
+    runs = stack.client.http.json("GET", "/api/v2/dags/serve_retrained/dagRuns")["dag_runs"]
+    path = "/api/v2/dags/serve_retrained/dagRuns/{}/taskInstances/load/logs/1?full_content=true"
+    logs = [
+        stack.client.http.json("GET", path.format(quote(run["dag_run_id"], safe="")))
+        for run in sorted(runs, key=lambda run: run["run_after"])
+        if run["state"] == "success"
+    ]
+    text = "\n".join(str(entry.get("event")) for log in logs for entry in log["content"])
+    return re.findall(r"new champion: (\d+)", text)
 
 
 def ages(first: int) -> bytes:

@@ -46,9 +46,9 @@ MODELS = AssetAlias(name="updraft models")
 
 
 def model_asset(tenant: str, model: str) -> Asset:
-    """Return the asset that has an event for each new champion of the tenant's model: other DAGs can be scheduled on
-    it."""
-    return Asset(name=f"model {tenant}/{model}", uri=f"updraft://models/{tenant}/{model}", group="updraft")
+    """Return the asset that has an event for each new champion of the tenant's model. Its name is its address, so that
+    other DAGs can be scheduled on `Asset("updraft://models/TENANT/MODEL")`: to Airflow, two names are two assets."""
+    return Asset(f"updraft://models/{tenant}/{model}", group="updraft")
 
 
 class RegisterOperator(UsesServices, BaseOperator):
