@@ -158,7 +158,7 @@ def served(stack: Stack) -> list[str]:
         if run["state"] == "success"
     ]
     text = "\n".join(str(entry.get("event")) for log in logs for entry in log["content"])
-    return re.findall(r"new champion: (\d+)", text)
+    return list(dict.fromkeys(re.findall(r"new champion: (\d+)", text)))
 
 
 def ages(first: int) -> bytes:
