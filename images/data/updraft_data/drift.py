@@ -47,7 +47,7 @@ class Texts(_Frozen):
 
 
 class Profile(_Frozen):
-    """The distribution of the columns of a table. `columns`: those that can be described."""
+    """The description of a table: its number of rows, and the distribution of each column that has one."""
 
     rows: Annotated[int, Field(ge=0)]
     columns: Annotated[
