@@ -404,7 +404,8 @@ def _bad_checkpoint(name: str, reason: str) -> StageError:
 
 
 def _lay_inputs(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """Lay the files out that another pod left in the store. One that is missing is left out: the program says so."""
+    """Copy the files that the configuration names from the store to DATA_DIR. A missing file is no error here: the
+    program reports it."""
     prefix = f"{config.prefix}/"
     sizes = {
         each: next((found.size for found in store.list(each.key) if found.key == each.key), None)
