@@ -29,5 +29,5 @@ def try_admit(ledger: Ledger, job_id: str, capacity: Capacity) -> Admission:
 
 
 def add_job(ledger: Ledger, job_id: str, *, tenant: str = "default", manifest: Mapping[str, Any] | None = None) -> Job:
-    """A job beside the one that a test is about."""
+    """Record another job than the one that the test submits."""
     return ledger.jobs.record(NewJob(job_id, tenant, "other", "train_model", job_id, dict(manifest or {}), "ada"))

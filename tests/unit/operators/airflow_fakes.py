@@ -299,6 +299,18 @@ def until(platform: Platform, task_id: str) -> Platform:
     return platform
 
 
+def registered_champion(platform: Platform, job_id: str) -> None:
+    """Make version 1 of the model `digits`, by this other job, the champion."""
+    mlflow = platform.mlflow
+    run = mlflow.create_run(mlflow.create_experiment("older"), tags={}, run_name="older")
+    mlflow.runs[run.info.run_id].data.metrics["acc"] = 0.5
+    mlflow.registered["digits"] = {"updraft.tenant": "default"}
+    mlflow.create_model_version(
+        "digits", source="x", run_id=run.info.run_id, model_id=None, tags={"updraft.job_id": job_id}
+    )
+    mlflow.aliases["digits", "champion"] = "1"
+
+
 def after(name: str, around: Callable[..., Any], act: Callable[[], None]) -> Callable[..., Any]:
     """Something happens right after the calls of this name: `platform.blade.around = after(...)`."""
 

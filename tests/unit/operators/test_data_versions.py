@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ledger_helpers import add_job
-from unit.operators.airflow_fakes import Platform, until
+from unit.operators.airflow_fakes import Platform, registered_champion, until
 
 from updraft.controller import data_versions
 from updraft.lifecycle import State
@@ -35,14 +35,7 @@ def champion(platform: Platform, digest: str, **changes: Any) -> None:
     add_job(platform.ledger, "older-1")
     record = {"source": "s3://a/", "tree": digest, "mount": ".", **changes}
     platform.ledger.jobs.set_inputs("older-1", None, [record])
-    mlflow = platform.mlflow
-    run = mlflow.create_run(mlflow.create_experiment("older"), tags={}, run_name="older")
-    mlflow.runs[run.info.run_id].data.metrics["acc"] = 0.5
-    mlflow.registered["digits"] = {"updraft.tenant": "default"}
-    mlflow.create_model_version(
-        "digits", source="x", run_id=run.info.run_id, model_id=None, tags={"updraft.job_id": "older-1"}
-    )
-    mlflow.aliases["digits", "champion"] = "1"
+    registered_champion(platform, "older-1")
 
 
 def data(platform: Platform, digest: str, **changes: Any) -> None:

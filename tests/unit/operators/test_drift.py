@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ledger_helpers import add_job
-from unit.operators.airflow_fakes import Platform
+from unit.operators.airflow_fakes import Platform, registered_champion
 from unit.operators.conftest import MANIFEST
 
 from updraft.ledger import NewSeriesEvent
@@ -36,14 +36,7 @@ def champion(platform: Platform, profile: dict[str, Any] | None = None) -> None:
     """Another job made it, of data with these columns."""
     add_job(platform.ledger, "older-1")
     platform.ledger.jobs.set_inputs("older-1", None, [{"source": "s3://a/", "tree": OLD_TREE, "mount": "."}])
-    mlflow = platform.mlflow
-    run = mlflow.create_run(mlflow.create_experiment("older"), tags={}, run_name="older")
-    mlflow.runs[run.info.run_id].data.metrics["acc"] = 0.5
-    mlflow.registered["digits"] = {"updraft.tenant": "default"}
-    mlflow.create_model_version(
-        "digits", source="x", run_id=run.info.run_id, model_id=None, tags={"updraft.job_id": "older-1"}
-    )
-    mlflow.aliases["digits", "champion"] = "1"
+    registered_champion(platform, "older-1")
     if profile is not None:
         result = {"success": True, "evaluated": 1, "failed": [], "warnings": [], "profile": profile}
         platform.ledger.validations.record("default", OLD_TREE, digest(), success=True, result=result)
