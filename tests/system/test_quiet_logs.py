@@ -21,6 +21,9 @@ KNOWN = {
     r"Pydantic serializer warnings|PydanticSerializationUnexpectedValue.*StructuredLogMessage": (
         "Airflow, when a log is asked for as one JSON document: the type of its answer has lines of text first"
     ),
+    r"AssetModel SerializedAsset\(.*not found; cannot create asset event|Emitting event for inactive AssetModel": (
+        "Airflow, at the first event of an asset that no DAG names: it creates the asset and then records the event"
+    ),
 }
 
 
@@ -68,3 +71,6 @@ def test_a_whole_life_cycle_and_the_pages_beside_it_say_nothing_loud(stack: Stac
         assert detail.id in answer.read().decode()
     found = list(loud(before, log_sizes(stack.home)))
     assert not found, "\n".join(found)
+    # Airflow warns that it cannot create the event of the promotion (KNOWN), and then does.
+    [asset] = stack.client.http.json("GET", "/api/v2/assets?uri_pattern=models/default/digits-quiet")["assets"]
+    assert asset["last_asset_event"]["timestamp"]
