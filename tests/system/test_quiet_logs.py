@@ -72,6 +72,5 @@ def test_a_whole_life_cycle_and_the_pages_beside_it_say_nothing_loud(stack: Stac
     found = list(loud(before, log_sizes(stack.home)))
     assert not found, "\n".join(found)
     # Airflow warns that it cannot create the event of the promotion (KNOWN), and then does.
-    query = "?only_active=false&uri_pattern=models/default/digits-quiet"
-    [asset] = stack.client.http.json("GET", f"/api/v2/assets{query}")["assets"]
-    assert asset["last_asset_event"]["timestamp"]
+    events = stack.client.http.json("GET", f"/api/v2/assets/events?source_run_id={detail.id}")["asset_events"]
+    assert [event["uri"] for event in events] == ["updraft://models/default/digits-quiet"]
