@@ -158,12 +158,14 @@ def install_uv():
 
 
 def synchronise(uv, dev):
-    """Bring `.venv` in line with uv.lock; nothing is removed that only developers need."""
+    """Bring `.venv` in line with uv.lock; nothing is removed that only developers need. If the stack shall send lineage
+    (OPENLINEAGE_URL), Airflow's provider for that is installed too."""
     fresh = not (REPOSITORY / ".venv" / "bin" / "airflow").exists()
     if fresh:
         print("Installing Airflow and the platform into .venv ...", flush=True)
     command = [uv, "sync", "--frozen", "--extra", "platform", "--python", sys.executable]
     command += [] if dev else ["--no-dev", "--inexact"]
+    command += ["--extra", "openlineage"] if os.environ.get("OPENLINEAGE_URL") else []
     if not fresh:
         command.append("--quiet")
     environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}

@@ -264,9 +264,11 @@ INTERNALS: tuple[Internal, ...] = (
     Internal("airflow.utils.net:get_hostname", ("airflow_seams/dead_schedulers.py",), "the host's name in that table"),
     Internal(
         "airflow.utils.session:create_session",
-        ("airflow_seams/dead_schedulers.py", "api/accepted.py"),
+        ("airflow_seams/dead_schedulers.py", "api/accepted.py", "api/champion_events.py"),
         "a session of Airflow's database",
     ),
+    Internal("airflow.assets.manager:asset_manager", ("api/champion_events.py",), "adds the event of a roll-back"),
+    Internal("airflow.models.asset:AssetModel", ("api/champion_events.py",), "whether a DAG begins with that event"),
     Internal("airflow.models.dag:DagModel", ("api/accepted.py",), "which DAGs train, and whether they are paused"),
     Internal("airflow.models.dag:DagTag", ("api/accepted.py",), "the tag of DAGs that train"),
     Internal("airflow.models.dagrun:DagRun", ("api/accepted.py",), "runs whose job is not recorded yet"),

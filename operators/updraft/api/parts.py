@@ -94,9 +94,12 @@ class Parts:
 
 
 def _roll_back(services: Services, **wanted: Any) -> SeriesEvent:
+    from updraft.api.champion_events import record_roll_back
     from updraft.controller.promotion import roll_back
 
-    return roll_back(services, **wanted)
+    event = roll_back(services, **wanted)
+    record_roll_back(wanted["tenant"], event)
+    return event
 
 
 def platform_parts(settings: Settings) -> Parts:

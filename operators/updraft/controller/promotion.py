@@ -26,6 +26,11 @@ def lock_name(model: str) -> str:
     return f"promote {model}"
 
 
+def champion_asset(tenant: str, model: str) -> str:
+    """Return name and address of the asset in Airflow that has an event for each new champion of the model."""
+    return f"updraft://models/{tenant}/{model}"
+
+
 def event_key(job_id: str) -> str:
     """Return the key of the event that the job's version was promoted or rejected."""
     return f"promotion {job_id}"

@@ -28,6 +28,7 @@ from updraft.lifecycle.workflow import EXPORT_ROLE, champion_role, compare_role
 from updraft.operators.asking import ask_person
 from updraft.operators.job import ends_job
 from updraft.operators.learner import LearnerOperator
+from updraft.operators.lineage import Lineage, TellsLineage, facts_of, model, trained_on
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
@@ -48,10 +49,10 @@ MODELS = AssetAlias(name="updraft models")
 def model_asset(tenant: str, model: str) -> Asset:
     """Return the asset that has an event for each new champion of the tenant's model. Its name is its address, so that
     other DAGs can be scheduled on `Asset("updraft://models/TENANT/MODEL")`: to Airflow, two names are two assets."""
-    return Asset(f"updraft://models/{tenant}/{model}", group="updraft")
+    return Asset(promotion.champion_asset(tenant, model), group="updraft")
 
 
-class RegisterOperator(UsesServices, BaseOperator):
+class RegisterOperator(TellsLineage, UsesServices, BaseOperator):
     """Register the exported model as one version in MLflow's registry.
 
     Uploads the folder that the export pod made and checked; the worker never loads the model. Skips if the manifest has
@@ -71,6 +72,8 @@ class RegisterOperator(UsesServices, BaseOperator):
             replay_metrics(self.services, job)  # the logged model copies the run's metrics
             version = self._register(job, name, export)
             self.services.ledger.idempotency.record(job.id, MODEL_VERSION, version)
+            made = model(job.tenant, version.name, version.version)
+            self.lineage = Lineage(trained_on(job), (made,), facts_of(job))
             self.log.info("Model %s version %s", version.name, version.version)
 
     def _name(self, job: Job, export: Export) -> str | None:
@@ -147,7 +150,7 @@ class RegisterOperator(UsesServices, BaseOperator):
         return RegisteredModel(ref.name, ref.version, ref.model_id, tuple(export.formats))
 
 
-class PromoteOperator(LearnerOperator):
+class PromoteOperator(TellsLineage, LearnerOperator):
     """Move the alias `champion` to the job's model version if the manifest's rules hold; log why if not.
 
     The rules are `promote_if` and `gate`. For a gate, pods of the job evaluate the champion and compare it with the
@@ -274,6 +277,9 @@ class PromoteOperator(LearnerOperator):
             tags["updraft.data_since_champion"] = "\n".join(lines)
         tracking.tag_version(self.services.tracking, mine, tags)
         self.log.info("%s: %s", "Promoted" if outcome.promoted else "Not promoted", outcome.reason)
+        judged = model(job.tenant, mine.name, mine.version)
+        champion = model(job.tenant, mine.name, mine.version, alias="champion")
+        self.lineage = Lineage((judged,), (champion,) if outcome.promoted else (), facts_of(job))
         if outcome.promoted:
             trees: list[JsonValue] = [str(record["tree"]) for record in job.data or ()]
             facts: dict[str, JsonValue] = {"version": mine.version, "job": job.id, "data": trees}

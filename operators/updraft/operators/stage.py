@@ -26,6 +26,7 @@ from updraft.lifecycle.workflow import BUILD_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.manifest import parse_source
 from updraft.operators.job import advance, ends_job, stop_if_over
 from updraft.operators.learner import LearnerOperator
+from updraft.operators.lineage import Lineage, TellsLineage, facts_of, trained_on
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 LOCK_ARTIFACT = "environment.json"  # among the run's artifacts
 
 
-class StageOperator(LearnerOperator):
+class StageOperator(TellsLineage, LearnerOperator):
     """Turn the manifest's code and data into trees of the content store, and record which trees the job uses.
 
     A source that the store already has in its present form needs no pod. For all others, and for data that its suite
@@ -302,6 +303,8 @@ class StageOperator(LearnerOperator):
     ) -> None:
         from updraft import tracking
 
+        job = self.services.ledger.jobs.get(job.id)  # with its inputs
+        self.lineage = Lineage(inputs=trained_on(job), tags=facts_of(job))
         if not job.mlflow_run_id:
             return
         tags = {"updraft.code_tree": code.tree_sha256 if code else ""}
