@@ -25,6 +25,7 @@ FIGURES = (
     "throughput",
     "heartbeat",
     "orchestration",
+    "lineage",
     "recovery",
     "control_plane",
     "pod_start",

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +68,11 @@ def environment(home: Home) -> dict[str, str]:
     return {**os.environ, "UPDRAFT_HOME": str(home.root), "NO_COLOR": "1", "COLUMNS": "160"}
 
 
-def up(home: Home) -> None:
+def up(home: Home, variables: Mapping[str, str] | None = None) -> None:
     """Start the stack with two CPUs, whatever the machine has, so that all machines do the same."""
     done = subprocess.run(
         [*STACK, "up", "--cpus", "2", "--memory-mib", "12288"],
-        env=environment(home),
+        env={**environment(home), **(variables or {})},
         capture_output=True,
         text=True,
         timeout=UP_SECONDS,
@@ -88,14 +88,16 @@ def down(home: Home) -> None:
 
 
 @contextmanager
-def running_stack(name: str = "bench", *, dags: Path | None = None) -> Iterator[Stack]:
-    """Start a fresh platform, with the DAGs of another folder beside its own if named; it is ended and removed
-    afterwards."""
+def running_stack(
+    name: str = "bench", *, dags: Path | None = None, variables: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
+    """Start a fresh platform, with the DAGs of another folder beside its own and more variables, if named; it is ended
+    and removed afterwards."""
     home = fresh_home(name)
     if dags is not None:
         (home.root / "dags").symlink_to(dags, target_is_directory=True)
     try:
-        up(home)
+        up(home, variables)
         with Client(load_config({"UPDRAFT_HOME": str(home.root)})) as client:
             yield Stack(home, client)
     finally:

@@ -83,9 +83,13 @@ def union_seconds(spans: Iterable[Span]) -> float:
 
 
 def measure(options: Options) -> Measured:
-    rounds = options.pairs(6, 2)
+    return measured(*in_turn(options.pairs(6, 2)))
+
+
+def in_turn(rounds: int, variables: Mapping[str, str] | None = None) -> tuple[list[Life], list[Run]]:
+    """Run jobs and empty DAGs in turn on a platform that was started with these variables."""
     lives, empties = [], []
-    with running_stack(dags=DAGS) as stack:
+    with running_stack(dags=DAGS, variables=variables) as stack:
         put_data(stack)
         wait_for_dag(stack, EMPTY_DAG)
         with local_clock(stack.home) as clock:
@@ -94,11 +98,16 @@ def measure(options: Options) -> Measured:
             for _ in range(rounds):
                 lives.append(run_job(stack, clock))
                 empties.append(run_empty(stack))
-    return measured(lives, empties)
+    return lives, empties
+
+
+def orchestration_pairs(lives: Sequence[Life], empties: Sequence[Run]) -> tuple[tuple[float, float], ...]:
+    """Return the seconds of each job less its work beside the seconds of the empty DAG."""
+    return tuple((life.orchestration_seconds, empty.seconds) for life, empty in zip(lives, empties, strict=True))
 
 
 def measured(lives: Sequence[Life], empties: Sequence[Run]) -> Measured:
-    pairs = tuple((life.orchestration_seconds, empty.seconds) for life, empty in zip(lives, empties, strict=True))
+    pairs = orchestration_pairs(lives, empties)
     return Measured(
         settings={"rounds": len(lives), "tasks": len(TASKS), "deferrals": 4},
         comparisons=(
