@@ -8,23 +8,23 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from updraft.client import Client
+from updraft.client import Client, ConflictError
+from updraft.exceptions import UnavailableError
 from updraft.schemas import JobDetail
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import S3Store
+from updraft_learner.store import S3Store, StorageError
 
 JOB = Path(__file__).parent / "job"
 DIGITS = Path("jobs/data/digits/digits.csv")
 SERIES, BUCKET, PREFIX, HELD_OUT = "story", "datasets", "story/", "story-held-out/digits.csv"
 REASON = "looks good"
-WAIT_SECONDS = 300.0
 LOOK_SECONDS = 1.0
 
 Row = dict[str, str]
@@ -43,6 +43,7 @@ class Story:
         repository: Where `jobs/` is.
         say: Gets the text of each step.
         approve: Answers Airflow's question for a job; None: by REST, as the user of `client`.
+        patience_seconds: The longest that one thing may take, an outage of a part of the platform included.
     """
 
     client: Client
@@ -50,6 +51,7 @@ class Story:
     repository: Path
     say: Callable[[str], None]
     approve: Callable[[JobDetail], None] | None = None
+    patience_seconds: float = 300.0
     jobs: dict[str, JobDetail] = field(default_factory=dict)
 
     def play(self) -> None:
@@ -111,9 +113,14 @@ class Story:
 
     def roll_back(self) -> None:
         self.say("Customers complain. The version before becomes the champion again.")
-        done = self.client.roll_back(SERIES, "customers complain about sevens")
-        if (self._series().champion, done.event.version) != ("2", "2"):
-            raise StoryError(f"the roll-back made version {done.event.version} the champion, not 2")
+        # A roll-back that was done although no answer came must not be done again.
+        self._until("the roll-back", lambda: self._series().champion == "2" or self._roll_back())
+        events = self._until("the series is shown", self._series).events
+        rolled = [event.version for event in events if event.kind == "rolled back"]
+        if rolled != ["2"]:
+            raise StoryError(
+                f"the series has roll-backs to {', '.join(map(str, rolled)) or 'no version'}, not one to 2"
+            )
 
     def no_drift(self, rows: list[Row]) -> None:
         self.say("Training costs: from now on only data that differs is trained on. Digits as usual arrive.")
@@ -198,7 +205,13 @@ class Story:
         keys = json.loads((self.home / "credentials.json").read_text())["s3"]
         port = json.loads((self.home / "config.json").read_text())["ports"]["s3"]
         credentials = S3Credentials(f"http://127.0.0.1:{port}", "us-east-1", keys["access_key"], keys["secret_key"])
-        S3Store(BUCKET, credentials).put_bytes(key, text.getvalue().encode())
+        store, content = S3Store(BUCKET, credentials), text.getvalue().encode()
+
+        def stored() -> bool:
+            store.put_bytes(key, content)
+            return True
+
+        self._until(f"s3://{BUCKET}/{key} is stored", stored)
 
     def _job(self, step: str, until: Callable[[JobDetail], bool] = lambda job: job.ended) -> JobDetail:
         """Return the job that the schedule starts next, once `until` holds."""
@@ -209,7 +222,7 @@ class Story:
             return found[0] if found else None
 
         job_id = str(self._until("the schedule starts a job", fresh))
-        self.jobs[step] = self.client.job(job_id)
+        self.jobs[step] = self._until(f"job {job_id} is shown", lambda: self.client.job(job_id))
         return self._ended(step, job_id, until)
 
     def _ended(self, step: str, job_id: str, until: Callable[[JobDetail], bool] = lambda job: job.ended) -> JobDetail:
@@ -224,27 +237,46 @@ class Story:
         return job
 
     def _until(self, what: str, ask: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not (answer := ask()):
+        """Return the first answer that is true. A part of the platform that does not answer is asked again."""
+        deadline = time.monotonic() + self.patience_seconds
+        while True:
+            try:
+                if answer := ask():
+                    return answer
+                waits = f"the schedule: {self._waits_for()}"
+            except (UnavailableError, StorageError) as exc:
+                waits = str(exc)
             if time.monotonic() > deadline:
-                waits = next((s.reason for s in self.client.schedules().schedules if s.series == SERIES), "unknown")
-                raise StoryError(f"waited {WAIT_SECONDS:g} s in vain until {what}; the schedule: {waits}")
+                raise StoryError(f"waited {self.patience_seconds:g} s in vain until {what}; {waits}")
             time.sleep(LOOK_SECONDS)
-        return answer
+
+    def _waits_for(self) -> str:
+        known = self.client.schedules().schedules
+        return next((each.reason for each in known if each.series == SERIES), "unknown")
 
     def _expect(self, job: JobDetail, state: str, words: str) -> None:
         if job.state != state or words not in job.reason:
             raise StoryError(f"job {job.id} is {job.state} ({job.reason}); expected {state} with {words!r}")
 
     def _champion(self, job: JobDetail, version: str) -> None:
-        found = self._series().champion
+        found = self._until("the series is shown", self._series).champion
         if found != version:
             raise StoryError(f"after job {job.id}, version {found} is the champion; expected {version}")
 
     def _series(self) -> Any:
         return self.client.series_of(SERIES)
 
+    def _roll_back(self) -> bool:
+        self.client.roll_back(SERIES, "customers complain about sevens")
+        return True
+
     def _approve(self, job: JobDetail) -> None:
         task = f"/api/v2/dags/{job.dag_id}/dagRuns/{job.run_id}/taskInstances/promote/-1/hitlDetails"
         answer = {"chosen_options": ["Approve"], "params_input": {"reason": REASON}}
-        self.client.http.json("PATCH", task, body=answer)
+
+        def answered() -> bool:
+            with suppress(ConflictError):  # Airflow has an answer: this one, of which it did not tell us
+                self.client.http.json("PATCH", task, body=answer)
+            return True
+
+        self._until("Airflow takes the answer", answered)

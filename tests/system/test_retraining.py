@@ -70,11 +70,17 @@ DRIFTING = {
         {
             "source": "s3://datasets/drifting/",
             "as": "numbers",
+            "secret": "drifting-bucket",
             "expectations": {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "age"}}]},
         }
     ],
     "export": {**MANIFEST["export"], "register_as": "drifting"},
-    "schedule": {"and_new": ["s3://datasets/drifting/"], "and_drift": {"above": 0.2}, "at_most_every": "1s"},
+    "schedule": {
+        "and_new": ["s3://datasets/drifting/"],
+        "and_drift": {"above": 0.2},
+        "at_most_every": "1s",
+        "secret": "drifting-bucket",
+    },
 }
 
 
@@ -109,6 +115,12 @@ def jobs(stack: Stack, name: str = "retrained") -> list[Any]:
 
 def schedule(stack: Stack, name: str = "retrained") -> Any:
     return next((each for each in stack.client.schedules().schedules if each.series == name), None)
+
+
+def waits_for(stack: Stack, name: str, words: str) -> str | None:
+    """What the schedule says, once it has these words."""
+    found = schedule(stack, name)
+    return found.reason if found and words in found.reason else None
 
 
 def test_new_data_trains_again_and_the_better_model_is_promoted(stack: Stack, dag: None) -> None:
@@ -167,9 +179,13 @@ def ages(first: int) -> bytes:
     return b"age\n" + b"".join(b"%d\n" % age for age in range(first, first + 50))
 
 
-def test_a_job_on_new_data_trains_only_if_the_data_has_drifted(stack: Stack) -> None:
+def test_a_job_on_new_data_of_a_bucket_with_keys_trains_only_if_it_has_drifted(stack: Stack) -> None:
+    stack.client.set_secret("drifting-bucket", {"access_key": "nobody", "secret_key": "not-this-one"})
     with watched(stack, DRIFTING):
-        eventually(lambda: schedule(stack, "drifting"), stack)
+        refused = eventually(lambda: waits_for(stack, "drifting", "drifting-bucket"), stack)
+        assert "not-this-one" not in refused
+        stack.client.set_secret("drifting-bucket", stack.s3_keys())
+        eventually(lambda: waits_for(stack, "drifting", "no data at s3://datasets/drifting/"), stack)
         reasons = []
         for number, first in enumerate((20, 21, 60), 1):
             stack.put_object("datasets", f"drifting/{number}.csv", ages(first))

@@ -1,5 +1,4 @@
-"""What events of lineage cost: the figure `orchestration` on a platform that sends them to OpenLineage, and one that does
-not."""
+"""What events of lineage cost: the figure `orchestration` on a platform that sends them, and on one that does not."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ Before it starts, it closes the records of schedulers that died on this host, so
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from updraft.airflow_seams.dead_schedulers import free_tasks_of_dead_schedulers
@@ -38,8 +39,11 @@ PRELOADED = (
 )
 
 
+LINEAGE = ("airflow.providers.openlineage.plugins.listener",)
+
+
 def main() -> None:
-    if import_ahead(PRELOADED):
+    if import_ahead((*PRELOADED, *(LINEAGE if os.environ.get("OPENLINEAGE_URL") else ()))):
         from updraft.storage.platform import warm_up
 
         warm_up()

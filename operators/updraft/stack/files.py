@@ -125,6 +125,8 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             # such tries the task dies.
             "execution_api_timeout": 30,
         },
+        # Of the provider that sends lineage, if it is installed and told where to. By default it forks each task twice.
+        "openlineage": {"execute_in_thread": True},
         "triggerer": {
             "capacity": 2500,  # two triggers for each of a DAG's 1,000 runs, in training and in the queue
             # A program that trains on both cores of a laptop delays the loop by more than the default, 0.2 s.
