@@ -7,7 +7,7 @@ an older client goes on with a newer platform. Times are UTC with their zone; si
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
@@ -117,6 +117,36 @@ class Queue(Schema):
     place: int | None = Field(None, description="From 1; none once granted")
     granted_at: datetime | None = None
     reason: str = ""
+
+
+class QueueEntry(Schema):
+    """A job that waits for room in the cluster, or has it."""
+
+    job: str
+    name: str
+    tenant: str
+    user: str
+    state: str
+    priority: str
+    place: int | None = Field(None, description="From 1; none for a job that has its room")
+    learners: int
+    each: str = Field(description="What each learner gets")
+    requested_at: datetime = Field(description="Since when it is in the queue; after a loss, since then")
+    granted_at: datetime | None = Field(None, description="Since when it has its room")
+    reason: str = ""
+
+
+class QueueList(Schema):
+    """The jobs that have room in the cluster, oldest first, and those that wait, in their order."""
+
+    running: tuple[QueueEntry, ...] = ()
+    waiting: tuple[QueueEntry, ...] = ()
+
+
+class PriorityBody(Schema):
+    """Another priority for a job."""
+
+    priority: Literal["low", "normal", "high"]
 
 
 class Model(Schema):
@@ -410,7 +440,8 @@ class Planned(Schema):
 
 
 class ResumeBody(Schema):
-    """A partial manifest: command, params, env, resources, budget, checkpoints and failures may change."""
+    """A partial manifest: command, params, env, resources, budget, checkpoints, failures and priority may
+    change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

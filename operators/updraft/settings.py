@@ -171,6 +171,9 @@ class Settings(BaseModel):
         description="Who may approve a model for a manifest with `export.approval: required`, as JSON: names of "
         "Airflow's users by tenant. For other tenants, every user whom Airflow lets answer required actions",
     )
+    ageing_hours: float = Field(
+        12, gt=0, description="Hours of waiting in the queue that count as much as one level of a job's priority"
+    )
     approval_hours: float = Field(
         168, gt=0, description="Hours after which a model that nobody has approved is rejected"
     )

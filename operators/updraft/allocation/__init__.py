@@ -6,12 +6,25 @@
 
 from __future__ import annotations
 
-from updraft.allocation.model import Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
+from updraft.allocation.model import (
+    AGEING,
+    PRIORITIES,
+    Capacity,
+    GangRequest,
+    Grant,
+    Impossible,
+    Node,
+    Plan,
+    Priority,
+    Waiting,
+)
 from updraft.allocation.packing import fits, never_fits
 from updraft.allocation.placement import Placement
-from updraft.allocation.plan import plan_admissions
+from updraft.allocation.plan import learner_text, plan_admissions
 
 __all__ = [
+    "AGEING",
+    "PRIORITIES",
     "Capacity",
     "GangRequest",
     "Grant",
@@ -19,8 +32,10 @@ __all__ = [
     "Node",
     "Placement",
     "Plan",
+    "Priority",
     "Waiting",
     "fits",
+    "learner_text",
     "never_fits",
     "plan_admissions",
 ]

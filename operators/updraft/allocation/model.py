@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Literal
 
 from updraft.allocation.placement import Placement
 from updraft.taints import Taint
 
 Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
+Priority = Literal["low", "normal", "high"]
+PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
+AGEING = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,20 @@ class GangRequest:
     requested_at: datetime
     disk_mib: int = 0  # per learner; 0: the platform's default limit, which every node has
     placement: Placement = field(default_factory=Placement)
+    priority: Priority = "normal"
 
     def __post_init__(self) -> None:
         if self.learners < 1:
             raise ValueError(f"learners of {self.job_id} is {self.learners}; at least 1 is needed")
         if not math.isfinite(self.cpus) or min(self.cpus, self.memory_mib, self.gpus, self.disk_mib) < 0:
             raise ValueError(f"resources of {self.job_id} must be finite and not negative")
+
+    def turn(self, ageing: timedelta) -> tuple[datetime, str]:
+        """Return the sort key of the queue: the time of the request, which a level of priority moves by `ageing`.
+
+        So a waiting gang rises by one level in that time, and none is overtaken for ever.
+        """
+        return (self.requested_at - PRIORITIES.index(self.priority) * ageing, self.job_id)
 
     @property
     def amounts(self) -> Amounts:

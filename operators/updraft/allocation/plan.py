@@ -1,26 +1,32 @@
-"""Plan the queue: first come, first served; the whole gang or nothing; no backfill.
+"""Plan the queue: by priority and time of the request; the whole gang or nothing; no backfill.
 
-A job behind the first waiting job waits even if it would fit. So no job is overtaken for ever, and waiting ends when
-the jobs in front end. A gang that can never fit is reported as impossible and does not block the queue.
+A job behind the first waiting job waits even if it would fit. Priority ages: a job is overtaken only by jobs of a
+higher priority that come within a bounded time after it. So waiting ends when the jobs in front end. A gang that can
+never fit is reported as impossible and does not block the queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 
-from updraft.allocation.model import Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
+from updraft.allocation.model import AGEING, Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
 from updraft.allocation.packing import add_to, free_after, never_fits
 from updraft.allocation.placement import no_such_node
 
 
-def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capacity: Capacity) -> Plan:
+def plan_admissions(
+    queue: Sequence[GangRequest], granted: Sequence[Grant], capacity: Capacity, *, ageing: timedelta = AGEING
+) -> Plan:
     """Decide which jobs start now, which wait and why, and which can never start.
 
-    `queue` may come in any order; it is served by (requested_at, job_id). Impossible is judged against all nodes, also
-    those that are not ready now: a lost node makes jobs wait, not fail.
+    Args:
+        queue: In any order; it is served by `GangRequest.turn`.
+        ageing: The waiting time that counts as much as one level of priority.
+
+    Impossible is judged against all nodes, also those that are not ready now: a lost node makes jobs wait, not fail.
     """
     running = [grant.request for grant in granted]
     started: list[str] = []
@@ -32,8 +38,8 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
     wait = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, running, ready)}")
     ahead: GangRequest | None = None  # the waiting request directly before
     free = free_after(running, ready)
-    for request in sorted(queue, key=lambda r: (r.requested_at, r.job_id)):
-        kind = replace(request, job_id="", requested_at=datetime.min)
+    for request in sorted(queue, key=lambda r: r.turn(ageing)):
+        kind = replace(request, job_id="", requested_at=datetime.min, priority="normal")
         if (reason := never(kind)) is not None:
             impossible.append(Impossible(request.job_id, reason))
             continue
@@ -48,10 +54,16 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
                 continue
         # No later job starts, so the free amounts do not change from here on.
         place = len(waiting) + 1
-        behind = f"; behind {ahead.job_id}" if ahead is not None else ""
+        behind = f"; {_behind(request, ahead)}" if ahead is not None else ""
         waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {wait(kind)}{behind}"))
         ahead = request
     return Plan(tuple(started), tuple(waiting), tuple(impossible))
+
+
+def _behind(request: GangRequest, ahead: GangRequest) -> str:
+    """Return which job is directly before this one, and why if it came later."""
+    later = (ahead.requested_at, ahead.job_id) > (request.requested_at, request.job_id)
+    return f"behind {ahead.job_id}" + (f", whose priority is {ahead.priority}" if later else "")
 
 
 def _free(request: GangRequest, running: Sequence[GangRequest], nodes: Sequence[Node]) -> str:
@@ -125,11 +137,16 @@ def _node(node: Node) -> str:
     return f"{text}, for jobs with GPUs only" if node.gpus_only else text
 
 
-def _need(request: GangRequest) -> str:
+def learner_text(request: GangRequest) -> str:
+    """Return what each learner of the gang needs: `0.5 CPUs + 2 GiB + 1 GPU`."""
     parts = [_count(request.cpus, "CPU"), _memory(request.memory_mib) if request.memory_mib else ""]
     parts.append(_count(request.gpus, _gpu(request)) if request.gpus else "")
     where = f" on {request.placement.text}" if request.placement.selector else ""
-    return f"{request.learners} x " + " + ".join(part for part in parts if part) + where
+    return " + ".join(part for part in parts if part) + where
+
+
+def _need(request: GangRequest) -> str:
+    return f"{request.learners} x {learner_text(request)}"
 
 
 def _gpu(request: GangRequest) -> str:

@@ -12,7 +12,7 @@ from updraft.api import bodies, errors
 from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, refuse_foreign_page, team_policy
 from updraft.api.deadline import import_client
 from updraft.api.parts import Parts, platform_parts
-from updraft.api.routes import files, health, jobs, manifests, pages, possible, requests, secrets, series, trees
+from updraft.api.routes import files, health, jobs, manifests, pages, possible, queue, requests, secrets, series, trees
 from updraft.exceptions import UpdraftError
 from updraft.settings import refuse_open_login, settings
 
@@ -25,6 +25,7 @@ READ_ROUTERS: tuple[APIRouter, ...] = (
     requests.router,
     files.router,
     manifests.router,
+    queue.router,
     series.router,
 )
 WRITE_ROUTERS: tuple[APIRouter, ...] = (possible.router, trees.router, secrets.router)
@@ -40,7 +41,7 @@ def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:
     for router in READ_ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.read)])
     asking = [Depends(guards.write), Depends(refuse_foreign_page)]  # the pages' buttons authenticate with the cookie
-    for router in (requests.writing, series.writing):
+    for router in (queue.writing, requests.writing, series.writing):
         app.include_router(router, prefix=PREFIX, dependencies=asking)
     for router in WRITE_ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.write), Depends(refuse_cookie)])

@@ -16,12 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from updraft.schemas import PossibleBody, ResumeBody, RollBackBody, SecretBody, TreeBody
+from updraft.schemas import PossibleBody, PriorityBody, ResumeBody, RollBackBody, SecretBody, TreeBody
 from updraft_learner.trees import DEFAULT_LIMIT_FILES
 
 SECONDS = 60.0
 MANIFEST_BYTES = 4 * 1024 * 1024  # twice a manifest's limit, because JSON escapes characters
 MANIFEST_VALUES = 200_000  # four times a manifest's limit, because commas in texts are counted too
+PRIORITY_BYTES = 200
 ROLL_BACK_BYTES = 16 * 1024
 SECRET_BYTES = 2 * 1024 * 1024
 SECRET_VALUES = 20_000
@@ -109,6 +110,7 @@ class JsonBody(TextBody, Generic[T]):
 
 manifest_body = JsonBody(dict, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES)
 possible_body = JsonBody(PossibleBody, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES)
+priority_body = JsonBody(PriorityBody, limit_bytes=PRIORITY_BYTES, limit_values=10)
 resume_body = JsonBody(ResumeBody, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES, optional=True)
 roll_back_body = JsonBody(RollBackBody, limit_bytes=ROLL_BACK_BYTES, limit_values=100)
 secret_body = JsonBody(SecretBody, limit_bytes=SECRET_BYTES, limit_values=SECRET_VALUES)
@@ -117,5 +119,6 @@ tree_body = TextBody(TreeBody, limit_bytes=TREE_BYTES, limit_values=TREE_VALUES)
 
 def schemas() -> dict[str, Any]:
     """Return the JSON Schemas of all bodies, as the OpenAPI document holds them: FastAPI does not know them."""
-    models = [(model, "validation") for model in (PossibleBody, ResumeBody, RollBackBody, SecretBody, TreeBody)]
+    bodies = (PossibleBody, PriorityBody, ResumeBody, RollBackBody, SecretBody, TreeBody)
+    models = [(model, "validation") for model in bodies]
     return dict(models_json_schema(models, ref_template=REF)[1]["$defs"])  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from updraft.cli import jobs, login, project, recovery, runs, secrets, series, stack
+from updraft.cli import jobs, login, project, queue, recovery, runs, secrets, series, stack
 from updraft.cli.console import EXIT_MEANINGS
 
 EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + "."
@@ -45,4 +45,5 @@ jobs.register(app)
 runs.register(app)
 recovery.register(app)
 series.register(app)
+queue.register(app)
 app.add_typer(secrets.app, name="secrets")

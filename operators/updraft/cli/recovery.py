@@ -75,8 +75,8 @@ def resume(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Change a field of command, params, env, resources, budget, checkpoints or failures, such as "
-            "resources.memory=4GiB; null takes it back to its default; may be given again.",
+            help="Change a field of command, params, env, resources, budget, checkpoints, failures or priority, such "
+            "as resources.memory=4GiB; null takes it back to its default; may be given again.",
         ),
     ] = None,
     params: Annotated[

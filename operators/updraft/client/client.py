@@ -22,6 +22,7 @@ from updraft.schemas import (
     API_PREFIX,
     NOT_NEEDED_TO_SUBMIT,
     PART_TITLES,
+    Accepted,
     AttemptList,
     CheckpointList,
     FileEntry,
@@ -35,6 +36,7 @@ from updraft.schemas import (
     LogPage,
     Metrics,
     Planned,
+    QueueList,
     RequestList,
     RolledBack,
     Schedule,
@@ -253,6 +255,23 @@ class Client:
         """
         path = f"{API_PREFIX}/series/{quote(name, safe='')}"
         return SeriesDetail.model_validate(self.http.json("GET", path, params={"tenant": tenant}))
+
+    def queue(self) -> QueueList:
+        """Return the jobs that have room in the cluster, and those that wait for it, in their order."""
+        return QueueList.model_validate(self.http.json("GET", f"{API_PREFIX}/queue"))
+
+    def queue_state(self) -> dict[str, Any]:
+        """Return nodes, running jobs and queue as `updraft plan` reads them: the input of the next decision."""
+        return self.http.json("GET", f"{API_PREFIX}/queue/state")
+
+    def prioritize(self, job_id: str, priority: str) -> str:
+        """Give a job the priority `low`, `normal` or `high`; return a sentence that says what that changes.
+
+        Raises RefusedError for a job that has ended, InvalidRequestError for another word.
+        """
+        path = f"{API_PREFIX}/jobs/{quote(job_id, safe='')}/priority"
+        answer = Accepted.model_validate(self.http.json("POST", path, body={"priority": priority}))
+        return answer.message
 
     def schedules(self) -> ScheduleList:
         """Return the schedules, and what the last look at each decided."""
@@ -538,9 +557,9 @@ class Client:
     ) -> str:
         """Ask a halted job to continue from its checkpoint.
 
-        `changes` is a partial manifest. Its command, params, env, resources, budget, checkpoints and failures may
-        change; None sets a value back to its default. `wait` and `timeout_seconds` are those of `halt`, and so is what
-        is raised.
+        `changes` is a partial manifest. Its command, params, env, resources, budget, checkpoints, failures and priority
+        may change; None sets a value back to its default. `wait` and `timeout_seconds` are those of `halt`, and so is
+        what is raised.
 
         Raises InvalidRequestError, which names every wrong field, for changes that are not allowed.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
         requested_at=requested_at,
         disk_mib=-(-(resources.disk_bytes or 0) // 1024**2),
         placement=Placement.of(manifest.pod.node_selector, manifest.pod.tolerated) if manifest.pod else Placement(),
+        priority=manifest.priority,
     )
 
 
@@ -78,7 +79,8 @@ def decide(services: Services, capacity: Capacity) -> None:
     """Plan the whole queue for this capacity."""
     from updraft.allocation import plan_admissions
 
-    services.ledger.queue.plan(partial(plan_admissions, capacity=capacity))
+    ageing = timedelta(hours=services.settings.ageing_hours)
+    services.ledger.queue.plan(partial(plan_admissions, capacity=capacity, ageing=ageing))
 
 
 def ask(services: Services, job_id: str) -> tuple[str, str]:

@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
-from updraft.allocation import GangRequest, Grant, Placement, Plan
+from updraft.allocation import GangRequest, Grant, Placement, Plan, Priority
 from updraft.exceptions import RefusedError
-from updraft.ledger import bounds
+from updraft.ledger import bounds, revisions
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import UNPLANNED, Admission, QueueNews
+from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow
 from updraft.ledger.tables import WORD_LENGTH, grants, jobs, queue
 from updraft.lifecycle import TERMINAL, State
 
@@ -44,6 +44,7 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "gpu_type": None if request.gpu_type is None else bounds.identifier("gpu_type", request.gpu_type, WORD_LENGTH),
         "disk_mib": request.disk_mib,
         "placement": request.placement.to_json(),
+        "priority": request.priority,
         "requested_at": request.requested_at,
         "granted_at": None,
         "released_at": None,
@@ -56,6 +57,39 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
     else:
         connection.execute(update(grants).where(grants.c.job_id == job_id).values(**values))
+
+
+def prioritize(connection: Connection, job_id: str, priority: Priority, by: str, now: datetime) -> bool:
+    """Give the job another priority, in its manifest too; return whether it waits in the queue now.
+
+    Raises RefusedError if the job has ended.
+    """
+    manifest = {**job_rows.get(connection, job_id, lock=True).manifest, "priority": priority}
+    revisions.revise(connection, job_id, manifest, {"priority": priority}, by, now)
+    waits = (grants.c.job_id == job_id) & _WAITS
+    if connection.execute(select(grants.c.job_id).where(waits)).first() is None:
+        return False
+    values = {"priority": priority, "changed": count_change(connection)}
+    connection.execute(update(grants).where(waits).values(**values))
+    return True
+
+
+def listing(connection: Connection) -> list[QueueRow]:
+    """Return what is granted, oldest first, and then the jobs that wait, in the order of the newest plan."""
+    live = jobs.c.state.not_in([state.value for state in TERMINAL]) & jobs.c.cancel_requested_at.is_(None)
+    of_job = (jobs.c.tenant, jobs.c.name, jobs.c.submitted_by, jobs.c.state)
+    query = (
+        select(grants, *of_job)
+        .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+        .where(grants.c.released_at.is_(None), grants.c.granted_at.is_not(None) | live)
+        .order_by(grants.c.granted_at.is_(None), grants.c.granted_at, grants.c.place.is_(None), grants.c.place)
+    )
+    return [
+        QueueRow(
+            _request(row), row.tenant, row.name, row.submitted_by, State(row.state), _admission(row), row.granted_at
+        )
+        for row in connection.execute(query.order_by(grants.c.requested_at, grants.c.job_id))
+    ]
 
 
 def requeue(connection: Connection, job_id: str, request: GangRequest, now: datetime) -> None:
@@ -198,5 +232,10 @@ def _admission(row: Row[Any]) -> Admission:
 def _request(row: Row[Any]) -> GangRequest:
     amounts = (row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type)
     return GangRequest(
-        row.job_id, *amounts, row.requested_at, row.disk_mib, placement=Placement.from_json(row.placement)
+        row.job_id,
+        *amounts,
+        row.requested_at,
+        row.disk_mib,
+        placement=Placement.from_json(row.placement),
+        priority=row.priority,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from updraft.allocation import GangRequest
 from updraft.lifecycle import TERMINAL, State, Verdict
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.evidence import AttemptEvidence
@@ -156,6 +157,19 @@ class Admission:
     @property
     def waits(self) -> bool:
         return not self.granted and not self.impossible
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A job that waits for a grant or holds one, and the newest plan's decision."""
+
+    request: GangRequest
+    tenant: str
+    name: str
+    user: str
+    state: State
+    admission: Admission
+    granted_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from updraft.ledger.records import (
     NewSeriesEvent,
     Notice,
     QueueNews,
+    QueueRow,
     Request,
     RequestKind,
     Revision,
@@ -291,6 +292,17 @@ class Queue(_Repository):
         """Return what changed in the queue after its counter had this value; None: only the value now."""
         with self._reading() as connection:
             return admission.news(connection, since)
+
+    def prioritize(self, job_id: str, priority: allocation.Priority, by: str) -> bool:
+        """Give the job another priority, here and in its manifest; return whether it waits in the queue now. Raises
+        RefusedError if the job has ended."""
+        with self._writing() as connection:
+            return admission.prioritize(connection, job_id, priority, by, self._clock())
+
+    def listing(self) -> list[QueueRow]:
+        """Return what is granted, oldest first, and then the jobs that wait, in the order of the newest plan."""
+        with self._reading() as connection:
+            return admission.listing(connection)
 
     def requeue(self, job_id: str, request: allocation.GangRequest) -> None:
         """Add a QUEUED job that released its grant to the end of the queue. Happens once for all callers."""

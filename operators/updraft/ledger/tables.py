@@ -123,6 +123,7 @@ grants = Table(
     Column("released_at", UtcDateTime),
     Column("disk_mib", BigInteger, nullable=False, server_default="0"),  # per learner
     Column("placement", JSON(none_as_null=True)),  # labels of nodes and tolerations; none: any node
+    Column("priority", String(WORD_LENGTH), nullable=False, server_default="normal"),
     # The planner's last decision while the job waits: its place from 1, the reason, whether waiting is useless.
     Column("place", Integer),
     Column("reason", Text),

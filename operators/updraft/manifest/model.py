@@ -433,6 +433,12 @@ class Manifest(Part):
     )
     description: Text = Field("", description="For people", examples=["Digits, 8x8"])
     tenant: Name = Field("default", description="Team that the job belongs to", examples=["vision"])
+    priority: Literal["low", "normal", "high"] = Field(
+        "normal",
+        description="A job starts before those that came up to 12 hours earlier, for each level that their priority is "
+        "lower; an administrator may set another time",
+        examples=["high"],
+    )
     framework: Framework | None = Field(
         None, description="Framework whose image runs the program; or give image", examples=[{"name": "pytorch"}]
     )
@@ -504,7 +510,6 @@ class Manifest(Part):
     failures: Annotated[tuple[Failure, ...], Field(strict=False, max_length=50)] = Field(
         (), description="Ways to fail that the job knows better than the platform; the first that is met counts"
     )
-    priority: Literal["low", "normal", "high"] = Field("normal", description="Place in the queue")
     export: Export | None = Field(None, description="Export, registration and promotion of the model")
     notify: Notify | None = Field(None, description="Who is told what about the job")
     schedule: Schedule | None = Field(None, description="When a manifest in `jobs/` runs by itself")

@@ -17,7 +17,7 @@ from updraft.manifest.text import plain_mapping
 from updraft.manifest.typed import retyped, typed
 
 # All other fields define the job itself: its data, its code and its model's name are already recorded.
-CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints", "failures")
+CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints", "failures", "priority")
 SOURCE = "changes"
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 

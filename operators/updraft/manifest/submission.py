@@ -18,7 +18,6 @@ from updraft.manifest.secretive import secrets_in_env
 _Used = Callable[[Manifest], object]
 UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
     "elastic": (lambda m: m.elastic, "no elastic field; resources.learners is a fixed number"),
-    "priority": (lambda m: m.priority != "normal", "normal; jobs start first come, first served"),
 }
 
 

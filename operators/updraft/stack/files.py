@@ -59,6 +59,16 @@ def airflow_passwords(home: Home, config: Config, shown: dict[str, str]) -> dict
     return {ADMIN_USER: shown["airflow_password"], **others}
 
 
+WITHOUT_LINEAGE = (
+    "updraft.operators.admit.AdmitOperator",
+    "updraft.operators.checkpoints.WatchCheckpointsOperator",
+    "updraft.operators.reaper.ReaperOperator",
+    "updraft.operators.release.ReleaseOperator",
+    "updraft.operators.requests.RequestOperator",
+    "updraft.operators.stage.ValidateOperator",
+)
+
+
 def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> str:
     """Return airflow.cfg: what differs from Airflow's defaults, and why."""
     url = config.ports.url("airflow")
@@ -125,8 +135,9 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             # such tries the task dies.
             "execution_api_timeout": 30,
         },
-        # Of the provider that sends lineage, if it is installed and told where to. By default it forks each task twice.
-        "openlineage": {"execute_in_thread": True},
+        # Of the provider that sends lineage, if it is installed and told where to. By default it forks each task twice,
+        # and sends events of tasks that read and make nothing.
+        "openlineage": {"execute_in_thread": True, "disabled_for_operators": ";".join(WITHOUT_LINEAGE)},
         "triggerer": {
             "capacity": 2500,  # two triggers for each of a DAG's 1,000 runs, in training and in the queue
             # A program that trains on both cores of a laptop delays the loop by more than the default, 0.2 s.

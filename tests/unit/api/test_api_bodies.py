@@ -30,6 +30,7 @@ WITH_BODY = (
     ("POST", "/possible"),
     ("POST", "/planned"),
     ("POST", "/jobs/digits-1/resume"),
+    ("POST", "/jobs/digits-1/priority"),
     ("POST", "/series/digits/roll-back"),
     ("PUT", "/secrets/hub"),
     ("POST", "/trees/missing"),

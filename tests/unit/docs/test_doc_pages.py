@@ -19,6 +19,7 @@ OWN_TESTS = {
     "docs/howto/dependencies.md": "tests/system/test_any_program.py",
     "docs/howto/data.md": "tests/system/test_streamed_data.py",
     "docs/howto/models.md": "tests/system/test_approval.py",
+    "docs/howto/queue.md": "tests/unit/cli/test_cli_queue.py",
     "docs/howto/story.md": "tests/system/test_story.py",
     "docs/howto/metrics.md": "tests/system/test_collected_metrics.py",
     "docs/howto/pods.md": "tests/unit/manifest/test_pods_page.py",

@@ -139,6 +139,7 @@ priority: hgh
         "manifest: 8 fields are wrong\n"
         "  name: 'Digits CNN' is not a valid name; write lower-case letters, digits and hyphens, a letter first, "
         "at most 40 characters, such as 'digits-cnn'\n"
+        "  priority: 'hgh' is not allowed here; write one of low, normal, high, such as high\n"
         "  framework.version: 2.15 is a number, and 2.10 would become 2.1; "
         "write the version in quotes, such as '2.15'\n"
         "  command: is missing; write the shell command (/bin/sh) that starts the program, in the code's folder, "
@@ -146,7 +147,6 @@ priority: hgh
         "  resources.learners: -1 is too small; write a number of at least 1, such as 2\n"
         "  resources.memory: '16 Gigs' is not an amount of memory; write a number and a unit, such as 16GiB\n"
         "  checkpoints.every: 60 is not a length of time; write a number and a unit (s, m, h, d), such as 1m\n"
-        "  priority: 'hgh' is not allowed here; write one of low, normal, high, such as high\n"
         "  comand: no such field; did you mean 'command'?"
     )
 

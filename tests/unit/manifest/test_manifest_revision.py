@@ -81,8 +81,8 @@ def test_every_wrong_field_and_every_fixed_one_is_named_at_once() -> None:
         *("resources.memory", "resources.learners", "parms"),
     }
     assert found["name"] == (
-        "name: cannot change when a job goes on; write only command, params, env, resources, budget, checkpoints or "
-        "failures; for anything else submit a new job"
+        "name: cannot change when a job goes on; write only command, params, env, resources, budget, checkpoints, "
+        "failures or priority; for anything else submit a new job"
     )
     assert "did you mean 'params'" in found["parms"]
 

@@ -30,7 +30,6 @@ IMAGES = {
     [
         ({"elastic": {"max_learners": 2}}, "elastic"),
         ({"tenant": "vison"}, "tenant"),
-        ({"priority": "high"}, "priority"),
     ],
 )
 def test_what_this_version_does_not_act_on_is_refused_by_name(changes: dict[str, Any], path: str) -> None:

@@ -1,0 +1,129 @@
+"""Commands for the queue: what waits for room in the cluster, why, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from updraft.cli.console import JobArgument, JsonOption, ago, handled, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from updraft.schemas import QueueEntry
+
+SHOWN = 10
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(queue)
+    app.command()(why)
+    app.command()(prioritize)
+    app.command()(plan)
+
+
+@handled
+def queue(
+    state: Annotated[bool, typer.Option("--state", help="Print what `updraft plan` reads, as JSON.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the jobs that have room in the cluster, and those that wait for it, in their order."""
+    from updraft.client import Client
+
+    with Client() as client:
+        if state:
+            print_json(client.queue_state())
+            return
+        found = client.queue()
+    if as_json:
+        print_json(found)
+        return
+    if not found.running and not found.waiting:
+        say("no job has room in the cluster, and none waits")
+        return
+    rows = [("", *_facts(each), ago(each.granted_at) if each.granted_at else "", "") for each in found.running]
+    rows += [(str(each.place or "?"), *_facts(each), ago(each.requested_at), each.reason) for each in found.waiting]
+    print_table(("place", "job", "state", "priority", "learners", "since", "reason"), rows)
+
+
+@handled
+def why(job: JobArgument, as_json: JsonOption = False) -> None:
+    """Say why a job waits: its place, what it needs, and which jobs are before it."""
+    from updraft.client import Client
+
+    with Client() as client:
+        detail, found = client.job(job), client.queue()
+    mine = next((each for each in found.waiting if each.job == job), None)
+    before = [each for each in found.waiting if mine and each.place and mine.place and each.place < mine.place]
+    if as_json:
+        place = None if mine is None else mine.place
+        reason = detail.reason if mine is None else mine.reason
+        print_json(
+            {"job": job, "state": detail.state, "place": place, "reason": reason, "before": [e.job for e in before]}
+        )
+        return
+    if mine is None:
+        holds = next((each for each in found.running if each.job == job), None)
+        say(f"{detail.id} is {detail.state}: {detail.reason}")
+        if holds is not None and holds.granted_at is not None:
+            say(f"It has room for {holds.learners} x {holds.each} since {ago(holds.granted_at)}.")
+        return
+    say(f"{mine.job} waits since {ago(mine.requested_at)}, with the priority {mine.priority}: {mine.reason}.")
+    _print("Before it in the queue:", before)
+    _print("What has room now:", list(found.running))
+
+
+@handled
+def prioritize(
+    job: JobArgument,
+    priority: Annotated[str, typer.Argument(help="low, normal or high.", metavar="PRIORITY")],
+    as_json: JsonOption = False,
+) -> None:
+    """Give a job another priority; a job of a higher one starts before others that came up to some hours earlier."""
+    from updraft.client import Client
+
+    with Client() as client:
+        message = client.prioritize(job, priority)
+    print_json({"job": job, "message": message}) if as_json else say(message)
+
+
+@handled
+def plan(
+    state: Annotated[Path, typer.Argument(metavar="FILE", help="As `updraft queue --state` prints it.", exists=True)],
+    as_json: JsonOption = False,
+) -> None:
+    """Decide about a queue that a file describes, without a platform: which jobs start, which wait and why."""
+    from dataclasses import asdict
+
+    from pydantic import ValidationError
+
+    from updraft.allocation.document import StateDocument
+    from updraft.exceptions import RefusedError
+
+    try:
+        found = StateDocument.model_validate_json(state.read_bytes())
+    except ValidationError as exc:
+        lines = [f"{'.'.join(map(str, each['loc'])) or 'the document'}: {each['msg']}" for each in exc.errors()]
+        more = f"\nand {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+        raise RefusedError(f"{state} is not a state of the queue:\n" + "\n".join(lines[:SHOWN]) + more) from None
+    decided = found.decide()
+    if as_json:
+        print_json(asdict(decided))
+        return
+    rows = [(job, "starts", "", "") for job in decided.granted]
+    rows += [(each.job_id, "waits", str(each.place), each.reason) for each in decided.waiting]
+    rows += [(each.job_id, "never starts", "", each.reason) for each in decided.impossible]
+    print_table(("job", "decision", "place", "reason"), rows) if rows else say("no job is in the queue")
+
+
+def _facts(each: QueueEntry) -> tuple[str, str, str, str]:
+    return each.job, each.state, each.priority, f"{each.learners} x {each.each}"
+
+
+def _print(title: str, entries: list[QueueEntry]) -> None:
+    if entries:
+        say(title)
+        for each in entries[:SHOWN]:
+            say(f"  {each.job} ({each.priority}): {each.learners} x {each.each}")
+        if len(entries) > SHOWN:
+            say(f"  and {len(entries) - SHOWN} more")

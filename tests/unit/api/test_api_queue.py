@@ -1,0 +1,85 @@
+"""The queue by the routes, and the priority of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from unit.api.api_fakes import MANIFEST, Platform
+
+from updraft.allocation import Capacity, GangRequest, Node, plan_admissions
+from updraft.allocation.document import StateDocument
+from updraft.lifecycle import State, Verdict
+from updraft.manifest import parse
+
+API = "/updraft/api/v1"
+ONE_CPU = Capacity((Node("local", 1, 4096),))
+
+
+@pytest.fixture
+def queued(platform: Platform) -> Platform:
+    """Three jobs on a cluster with room for one."""
+    for name in ("one-1", "two-1", "three-1"):
+        job = platform.job(name, **parse({**MANIFEST}).canonical())
+        platform.ledger.jobs.move(name, State.QUEUED, "waits")
+        platform.ledger.queue.enqueue(name, GangRequest(name, 1, 1, 0, 0, None, job.submitted_at))
+    plan(platform)
+    return platform
+
+
+def plan(platform: Platform) -> None:
+    platform.ledger.queue.plan(lambda queue, granted: plan_admissions(queue, granted, ONE_CPU))
+
+
+def shown(platform: Platform, user: str = "ada") -> dict[str, Any]:
+    answer = platform.client(user).get(f"{API}/queue")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_the_queue_is_shown_in_its_order(queued: Platform) -> None:
+    found = shown(queued)
+    (running,) = found["running"]
+    assert (running["learners"], running["each"], running["place"]) == (1, "1 CPU", None)
+    assert [each["place"] for each in found["waiting"]] == [1, 2]
+    assert found["waiting"][1]["reason"].endswith(f"behind {found['waiting'][0]['job']}")
+
+
+def test_a_job_of_a_higher_priority_is_next(queued: Platform) -> None:
+    last = shown(queued)["waiting"][1]["job"]
+    answer = queued.client().post(f"{API}/jobs/{last}/priority", json={"priority": "high"})
+    assert (answer.status_code, answer.json()["message"]) == (200, "Its priority is high. The queue is planned again.")
+    assert queued.ledger.queue.plan_is_due()
+    plan(queued)
+    first = shown(queued)["waiting"][0]
+    assert (first["job"], first["priority"]) == (last, "high")
+    job = queued.ledger.jobs.get(last)
+    assert (job.manifest["priority"], job.revision) == ("high", 1)
+    assert queued.ledger.jobs.revisions(last)[-1].by == "ada"
+
+
+def test_a_running_jobs_priority_counts_later(queued: Platform) -> None:
+    running = shown(queued)["running"][0]["job"]
+    answer = queued.client().post(f"{API}/jobs/{running}/priority", json={"priority": "low"})
+    assert answer.json()["message"] == "Its priority is low. It counts when the job waits in the queue again."
+
+
+def test_wrong_priorities_are_refused(queued: Platform) -> None:
+    job = shown(queued)["waiting"][0]["job"]
+    wrong = queued.client().post(f"{API}/jobs/{job}/priority", json={"priority": "urgent"})
+    assert wrong.status_code == 422
+    assert "'low', 'normal' or 'high'" in wrong.text
+    assert queued.client("reader").post(f"{API}/jobs/{job}/priority", json={"priority": "low"}).status_code == 403
+    queued.ledger.jobs.finish(job, Verdict(State.CANCELLED, "cancelled"))
+    ended = queued.client().post(f"{API}/jobs/{job}/priority", json={"priority": "low"})
+    assert ended.status_code == 409
+    assert job not in [each["job"] for each in shown(queued)["waiting"]]
+
+
+def test_the_state_is_what_plan_reads(queued: Platform) -> None:
+    answer = queued.client().get(f"{API}/queue/state")
+    assert answer.status_code == 200
+    state = StateDocument.model_validate(answer.json())
+    assert [each.job for each in state.queue] == [each["job"] for each in shown(queued)["waiting"]]
+    assert len(state.running) == 1

@@ -1,0 +1,93 @@
+"""The commands of docs/howto/queue.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pages
+import pytest
+from unit.cli.cli_fakes import Run
+from unit.client.client_fakes import FakeAirflow, job_answer
+
+PAGE = "docs/howto/queue.md"
+NOW = "2026-01-01T12:00:00Z"
+
+
+def entry(job: str, **more: Any) -> dict[str, Any]:
+    fields = {"job": job, "name": job, "tenant": "default", "user": "ann", "state": "QUEUED", "priority": "normal"}
+    return {**fields, "learners": 2, "each": "1 CPU", "requested_at": NOW, **more}
+
+
+@pytest.fixture
+def sent(airflow: FakeAirflow) -> list[Any]:
+    """The bodies that were sent; the platform has one job that runs and two that wait."""
+    bodies: list[Any] = []
+    queue = {
+        "running": [entry("runs-1", state="PROCESSING", granted_at=NOW)],
+        "waiting": [
+            entry("bert-1", place=1, priority="high", reason="1st in the queue"),
+            entry("digits-1", place=2, reason="2nd in the queue; behind bert-1, whose priority is high"),
+        ],
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        path = request.url.path.removeprefix("/updraft/api/v1")
+        if path == "/queue":
+            return httpx.Response(200, json=queue)
+        if path == "/queue/state":
+            return httpx.Response(200, json={"nodes": []})
+        if path == "/jobs/digits-1":
+            return httpx.Response(200, json=job_answer("digits-1", "QUEUED"))
+        if path == "/jobs/digits-1/priority":
+            bodies.append(json.loads(request.content))
+            return httpx.Response(200, json={"id": "digits-1", "message": "Its priority is high."})
+        return None
+
+    airflow.override = answer
+    return bodies
+
+
+def test_the_queue_is_listed(sent: list[Any], run: Run) -> None:
+    lines = run("queue").out.splitlines()
+    assert [line.split()[0] for line in lines[-3:]] == ["runs-1", "1", "2"]
+    assert "whose priority is high" in lines[-1]
+    assert json.loads(run("queue", "--json").out)["waiting"][0]["job"] == "bert-1"
+    assert json.loads(run("queue", "--state").out) == {"nodes": []}
+
+
+def test_a_priority_is_sent(sent: list[Any], run: Run) -> None:
+    assert run("prioritize", "digits-1", "high").out == "Its priority is high.\n"
+    assert sent == [{"priority": "high"}]
+
+
+def test_why_names_what_is_before_the_job_and_what_has_room(sent: list[Any], run: Run) -> None:
+    out = run("why", "digits-1").out
+    assert "2nd in the queue; behind bert-1, whose priority is high" in out
+    assert "Before it in the queue:\n  bert-1 (high): 2 x 1 CPU\n" in out
+    assert "What has room now:\n  runs-1 (normal): 2 x 1 CPU\n" in out
+    assert json.loads(run("why", "digits-1", "--json").out)["before"] == ["bert-1"]
+
+
+def test_the_pages_state_is_decided_as_it_says(run: Run, tmp_path: Path) -> None:
+    blocks = pages.blocks(PAGE)
+    file = tmp_path / "state.json"
+    file.write_text(next(block.text for block in blocks if block.language == "json"))
+    shown = [block.text for block in blocks if block.language == "text"][-1]
+    assert [line.split() for line in run("plan", str(file)).out.splitlines()] == [
+        line.split() for line in shown.splitlines()
+    ]
+    assert json.loads(run("plan", str(file), "--json").out)["granted"] == ["c"]
+
+
+def test_a_wrong_state_is_refused_with_the_fields(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    file.write_text('{"nodes": [{"name": "a", "cpus": -1, "memory_mib": 1}], "queues": []}')
+    ran = run("plan", str(file))
+    assert ran.code != 0
+    assert "nodes.0.cpus: Input should be greater than or equal to 0" in ran.err
+    assert "queues: Extra inputs are not permitted" in ran.err
+    file.write_text("{")
+    assert "not a state of the queue" in run("plan", str(file)).err
