@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 API_PREFIX = "/updraft/api/v1"
 PAGES_PREFIX = "/updraft/jobs"
 SERIES_PAGES_PREFIX = "/updraft/series"
+QUEUE_PAGE = "/updraft/queue"
 UPLOAD_SECONDS = 120.0  # longest answer about a tree: of a big store, everything is listed
 NOT_NEEDED_TO_SUBMIT = frozenset({"mlflow"})  # the job's first task waits for it
 PART_TITLES = {"ledger": "The ledger", "storage": "The object store", "mlflow": "MLflow", "cluster": "The cluster"}

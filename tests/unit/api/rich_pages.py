@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from updraft.api.pages import PageFacts, ShownMetric
 from updraft.api.pages import job_page as render_job
 from updraft.api.pages import jobs_page as render_jobs
+from updraft.api.pages import queue_page as render_queue
 from updraft.api.pages import series_list_page as render_series_list
 from updraft.api.pages import series_page as render_series
 from updraft.schemas import (
@@ -25,6 +26,8 @@ from updraft.schemas import (
     Metrics,
     Model,
     Progress,
+    QueueEntry,
+    QueueList,
     Request,
     ResumePlan,
     SeriesDetail,
@@ -213,3 +216,33 @@ def series_page(nonce: str) -> str:
 def series_list_page(nonce: str) -> str:
     found = [series().model_copy(update={"name": f"resnet50-imagenet-lr-sweep-{n}"}) for n in range(24)]
     return render_series_list(found, nonce=nonce)
+
+
+def queue_page(nonce: str) -> str:
+    """A queue with long names and reasons."""
+    running = QueueEntry(
+        job=ID,
+        name="resnet50",
+        tenant="default",
+        user="ann",
+        state="PROCESSING",
+        priority="normal",
+        learners=16,
+        each="8 CPUs + 64 GiB + 8 A100-SXM4-80GB GPUs",
+        requested_at=datetime(2026, 1, 1, tzinfo=UTC),
+        granted_at=datetime(2026, 1, 1, 1, tzinfo=UTC),
+    )
+    reason = f"needs 16 x {running.each}; 0 of 128 A100-SXM4-80GB GPUs free; behind {ID}, whose priority is high"
+    waiting = [
+        running.model_copy(
+            update={
+                "job": f"{ID}-{n}",
+                "granted_at": None,
+                "state": "QUEUED",
+                "place": n,
+                "reason": f"{n}th in the queue; {reason}",
+            }
+        )
+        for n in range(4, 30)
+    ]
+    return render_queue(QueueList(running=(running,), waiting=tuple(waiting)), nonce=nonce)

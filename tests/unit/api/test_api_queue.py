@@ -46,6 +46,14 @@ def test_the_queue_is_shown_in_its_order(queued: Platform) -> None:
     assert found["waiting"][1]["reason"].endswith(f"behind {found['waiting'][0]['job']}")
 
 
+def test_the_page_shows_the_same(queued: Platform) -> None:
+    page = queued.client().get("/updraft/queue")
+    assert page.status_code == 200
+    waiting = shown(queued)["waiting"]
+    assert page.text.index(waiting[0]["job"]) < page.text.index(waiting[1]["job"])
+    assert waiting[1]["reason"] in page.text
+
+
 def test_a_job_of_a_higher_priority_is_next(queued: Platform) -> None:
     last = shown(queued)["waiting"][1]["job"]
     answer = queued.client().post(f"{API}/jobs/{last}/priority", json={"priority": "high"})

@@ -6,6 +6,7 @@ value). The only script is `static/pages.js`, and a page sends no request to ano
 
 from updraft.api.pages.job import PageFacts, job_page
 from updraft.api.pages.jobs import ShownMetric, jobs_page
+from updraft.api.pages.queue import queue_page
 from updraft.api.pages.series import series_list_page, series_page
 
-__all__ = ["PageFacts", "ShownMetric", "job_page", "jobs_page", "series_list_page", "series_page"]
+__all__ = ["PageFacts", "ShownMetric", "job_page", "jobs_page", "queue_page", "series_list_page", "series_page"]

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from updraft.schemas import API_PREFIX, PAGES_PREFIX, SERIES_PAGES_PREFIX
+from updraft.schemas import API_PREFIX, PAGES_PREFIX, QUEUE_PAGE, SERIES_PAGES_PREFIX
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -71,4 +71,9 @@ environment = Environment(
     auto_reload=False,
 )
 environment.filters |= {"span": span, "flat": flat, "counted": counted, "path_segment": path_segment}
-environment.globals |= {"api_url": API_PREFIX, "pages_url": PAGES_PREFIX, "series_pages_url": SERIES_PAGES_PREFIX}
+environment.globals |= {
+    "api_url": API_PREFIX,
+    "pages_url": PAGES_PREFIX,
+    "queue_url": QUEUE_PAGE,
+    "series_pages_url": SERIES_PAGES_PREFIX,
+}

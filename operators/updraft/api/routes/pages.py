@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from updraft.api import history, series
+from updraft.api import history, queue, series
 from updraft.api.depends import ReaderDep, TenantDep
-from updraft.api.pages import PageFacts, ShownMetric, curves, job_page, jobs_page, series_list_page, series_page
+from updraft.api.pages import (
+    PageFacts,
+    ShownMetric,
+    curves,
+    job_page,
+    jobs_page,
+    queue_page,
+    series_list_page,
+    series_page,
+)
 from updraft.api.reading import JobReader
 from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
@@ -103,6 +112,13 @@ def show_job(
         manifest=known.manifest,
     )
     return answer(lambda nonce: job_page(job, facts, airflow_url, datetime.now(UTC), nonce=nonce))
+
+
+@router.get("/queue", response_class=HTMLResponse)
+def show_queue(reader: ReaderDep) -> HTMLResponse:
+    """Show the jobs that wait for room in the cluster, and those that have it."""
+    found = queue.listed(reader)
+    return answer(lambda nonce: queue_page(found, nonce=nonce))
 
 
 @router.get("/series", response_class=HTMLResponse)

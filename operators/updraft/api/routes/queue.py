@@ -7,14 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from updraft.allocation import Grant, learner_text
+from updraft.allocation import Grant
 from updraft.allocation.document import StateDocument, state_document
+from updraft.api import queue
 from updraft.api.access import CallerDep
 from updraft.api.bodies import priority_body
 from updraft.api.depends import ReaderDep
 from updraft.kubernetes.capacity import capacity_from_nodes
-from updraft.ledger.records import QueueRow
-from updraft.schemas import Accepted, PriorityBody, QueueEntry, QueueList
+from updraft.schemas import Accepted, PriorityBody, QueueList
 
 router = APIRouter(tags=["queue"])
 writing = APIRouter(tags=["queue"])
@@ -23,12 +23,7 @@ writing = APIRouter(tags=["queue"])
 @router.get("/queue", summary="The jobs that have room in the cluster, and those that wait for it")
 def show_queue(reader: ReaderDep) -> QueueList:
     """Return the jobs of the caller's tenants. A place counts the jobs of all tenants."""
-    rows = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().queue.listing())
-    seen = [row for row in rows if reader.policy(reader.caller, row.tenant)]
-    return QueueList(
-        running=tuple(_entry(row) for row in seen if row.granted_at is not None),
-        waiting=tuple(_entry(row) for row in seen if row.granted_at is None),
-    )
+    return queue.listed(reader)
 
 
 @router.get("/queue/state", summary="What the next decision about the queue is made of")
@@ -63,21 +58,3 @@ def prioritize_job(
     )
     when = "The queue is planned again." if waits else "It counts when the job waits in the queue again."
     return Accepted(id=job.id, message=f"Its priority is {body.priority}. {when}")
-
-
-def _entry(row: QueueRow) -> QueueEntry:
-    request = row.request
-    return QueueEntry(
-        job=request.job_id,
-        name=row.name,
-        tenant=row.tenant,
-        user=row.user,
-        state=row.state.value,
-        priority=request.priority,
-        place=row.admission.place,
-        learners=request.learners,
-        each=learner_text(request),
-        requested_at=request.requested_at,
-        granted_at=row.granted_at,
-        reason="" if row.granted_at is not None else row.admission.reason,
-    )
