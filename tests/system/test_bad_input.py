@@ -187,8 +187,8 @@ def test_a_wrong_manifest_is_refused_before_anything_is_sent(stack: Stack) -> No
 
 
 def test_what_this_version_does_not_act_on_is_refused_by_name(stack: Stack) -> None:
-    with pytest.raises(ManifestError, match="priority"):
-        stack.submit(shell_job("hurry", "true", priority="high"))
+    with pytest.raises(ManifestError, match="elastic"):
+        stack.submit(shell_job("grow", "true", elastic={"max_learners": 2}))
 
 
 @pytest.mark.parametrize(("escapes", "problem"), [(False, "is no zip archive"), (True, "../escape.sh")])

@@ -218,9 +218,9 @@ def test_validate_names_every_wrong_field(platform: Platform) -> None:
 
 
 def test_validate_refuses_what_this_platform_does_not_offer(platform: Platform) -> None:
-    manifest = {**MANIFEST, "tenant": "vision", "priority": "high", "framework": {"name": "caffe"}}
+    manifest = {**MANIFEST, "tenant": "vision", "framework": {"name": "caffe"}}
     answer = platform.client().post(f"{API}/validate", json=manifest).json()
-    assert {error["field"] for error in answer["errors"]} == {"tenant", "priority", "framework.name"}
+    assert {error["field"] for error in answer["errors"]} == {"tenant", "framework.name"}
     assert not answer["valid"]
 
 

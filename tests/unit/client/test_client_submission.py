@@ -138,8 +138,8 @@ def test_all_wrong_fields_are_named_and_nothing_is_asked(airflow: FakeAirflow, c
 
 
 def test_what_this_version_does_not_act_on_is_refused(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="priority"):
-        client.submit(write_job(tmp_path, priority="high"))
+    with pytest.raises(ManifestError, match="elastic"):
+        client.submit(write_job(tmp_path, elastic={"max_learners": 2}))
     assert airflow.requests == []
 
 
