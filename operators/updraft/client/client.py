@@ -299,7 +299,7 @@ class Client:
 
         Raises:
             RefusedError: there is no such version, or no champion before.
-            UnavailableError: MLflow does not answer; call it again.
+            UnavailableError: no answer came. The roll-back may have been made: look at the series first.
 
         Example:
             client.roll_back("digits-cnn", "worse on the new customers")

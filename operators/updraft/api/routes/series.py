@@ -67,7 +67,7 @@ def roll_back(
 ) -> RolledBack:
     """Move the alias `champion` back to the version before, or to the named one, and record who did it and why. Nothing
     is deleted. 409 if there is no such version or no champion before. An answer 503 may come after the roll-back was
-    recorded: the same request again completes it."""
+    recorded. The same request again completes it, or makes the next one: look at the series first."""
     model = body.model or series.detail(reader, tenant, name).model
     if model is None:
         raise RefusedError(f"series {name!r} has registered no model yet; there is nothing to roll back")
