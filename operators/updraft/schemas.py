@@ -134,6 +134,9 @@ class QueueEntry(Schema):
     each: str = Field(description="What each learner gets")
     requested_at: datetime = Field(description="Since when it is in the queue; after a loss, since then")
     granted_at: datetime | None = Field(None, description="Since when it has its room")
+    starts_at: datetime | None = Field(
+        None, description="Estimate, from how long the newest jobs of each series took; none: unknown"
+    )
     reason: str = ""
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from updraft.allocation.estimate import estimate_starts
 from updraft.allocation.model import (
     AGEING,
     PRIORITIES,
@@ -34,6 +35,7 @@ __all__ = [
     "Plan",
     "Priority",
     "Waiting",
+    "estimate_starts",
     "fits",
     "learner_text",
     "never_fits",

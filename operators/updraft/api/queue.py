@@ -1,9 +1,14 @@
-"""Make the answers about the queue from the ledger's rows."""
+"""Make the answers about the queue from the ledger's rows and the cluster's nodes."""
 
 from __future__ import annotations
 
-from updraft.allocation import learner_text
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from updraft.allocation import Grant, estimate_starts, learner_text
 from updraft.api.reading import JobReader
+from updraft.exceptions import UnavailableError
+from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger.records import QueueRow
 from updraft.schemas import QueueEntry, QueueList
 
@@ -11,14 +16,37 @@ from updraft.schemas import QueueEntry, QueueList
 def listed(reader: JobReader) -> QueueList:
     """Return the queue as far as the caller may see its jobs."""
     rows = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().queue.listing())
+    starts = _starts(reader, rows)
     seen = [row for row in rows if reader.policy(reader.caller, row.tenant)]
     return QueueList(
-        running=tuple(_entry(row) for row in seen if row.granted_at is not None),
-        waiting=tuple(_entry(row) for row in seen if row.granted_at is None),
+        running=tuple(_entry(row, starts) for row in seen if row.granted_at is not None),
+        waiting=tuple(_entry(row, starts) for row in seen if row.granted_at is None),
     )
 
 
-def _entry(row: QueueRow) -> QueueEntry:
+def _starts(reader: JobReader, rows: Sequence[QueueRow]) -> Mapping[str, datetime]:
+    """Return the estimated starts of the jobs that wait. Without the cluster's nodes there is none."""
+    queue = [row.request for row in rows if row.granted_at is None]
+    if not queue:
+        return {}
+    parts = reader.parts
+    try:
+        nodes = parts.deadline.call("cluster", parts.cluster.nodes)
+    except UnavailableError:
+        return {}
+    series = [(row.tenant, row.name) for row in rows]
+    usual = parts.deadline.call("ledger", lambda: parts.ledger().queue.usual_seconds(series))
+    return estimate_starts(
+        queue,
+        [Grant(row.request, row.granted_at) for row in rows if row.granted_at is not None],
+        capacity_from_nodes(nodes, parts.settings.tolerations),
+        {row.request.job_id: usual[row.tenant, row.name] for row in rows if (row.tenant, row.name) in usual},
+        datetime.now(UTC),
+        ageing=timedelta(hours=parts.settings.ageing_hours),
+    )
+
+
+def _entry(row: QueueRow, starts: Mapping[str, datetime]) -> QueueEntry:
     request = row.request
     return QueueEntry(
         job=request.job_id,
@@ -32,5 +60,6 @@ def _entry(row: QueueRow) -> QueueEntry:
         each=learner_text(request),
         requested_at=request.requested_at,
         granted_at=row.granted_at,
+        starts_at=starts.get(request.job_id),
         reason="" if row.granted_at is not None else row.admission.reason,
     )

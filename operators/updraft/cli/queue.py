@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from updraft.cli.console import JobArgument, JsonOption, ago, handled, print_json, print_table, say
+from updraft.cli.console import JobArgument, JsonOption, ago, duration, handled, print_json, print_table, say
 
 if TYPE_CHECKING:
     from updraft.schemas import QueueEntry
@@ -41,9 +42,12 @@ def queue(
     if not found.running and not found.waiting:
         say("no job has room in the cluster, and none waits")
         return
-    rows = [("", *_facts(each), ago(each.granted_at) if each.granted_at else "", "") for each in found.running]
-    rows += [(str(each.place or "?"), *_facts(each), ago(each.requested_at), each.reason) for each in found.waiting]
-    print_table(("place", "job", "state", "priority", "learners", "since", "reason"), rows)
+    rows = [("", *_facts(each), ago(each.granted_at), "", "") for each in found.running]
+    rows += [
+        (str(each.place or "?"), *_facts(each), ago(each.requested_at), _starts(each), each.reason)
+        for each in found.waiting
+    ]
+    print_table(("place", "job", "state", "priority", "learners", "since", "starts", "reason"), rows)
 
 
 @handled
@@ -69,6 +73,10 @@ def why(job: JobArgument, as_json: JsonOption = False) -> None:
             say(f"It has room for {holds.learners} x {holds.each} since {ago(holds.granted_at)}.")
         return
     say(f"{mine.job} waits since {ago(mine.requested_at)}, with the priority {mine.priority}: {mine.reason}.")
+    starts = "When it starts is unknown: too few jobs of the series before it have completed."
+    if mine.starts_at is not None:
+        starts = f"It probably starts {_starts(mine)}, if the others take as long as the last jobs of their series."
+    say(starts)
     _print("Before it in the queue:", before)
     _print("What has room now:", list(found.running))
 
@@ -118,6 +126,13 @@ def plan(
 
 def _facts(each: QueueEntry) -> tuple[str, str, str, str]:
     return each.job, each.state, each.priority, f"{each.learners} x {each.each}"
+
+
+def _starts(each: QueueEntry) -> str:
+    if each.starts_at is None:
+        return "unknown"
+    seconds = (each.starts_at - datetime.now(UTC)).total_seconds()
+    return f"in {duration(seconds)}" if seconds >= 1 else "now"
 
 
 def _print(title: str, entries: list[QueueEntry]) -> None:

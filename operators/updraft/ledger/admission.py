@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from statistics import median
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
@@ -90,6 +91,20 @@ def listing(connection: Connection) -> list[QueueRow]:
         )
         for row in connection.execute(query.order_by(grants.c.requested_at, grants.c.job_id))
     ]
+
+
+def usual_seconds(connection: Connection, tenant: str, name: str, newest: int) -> float | None:
+    """Return the median of how long the newest completed jobs of a series have held their room; None if none has."""
+    query = (
+        select(grants.c.granted_at, grants.c.released_at)
+        .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+        .where(jobs.c.tenant == tenant, jobs.c.name == name, jobs.c.state == State.COMPLETED.value)
+        .where(grants.c.granted_at.is_not(None), grants.c.released_at.is_not(None))
+        .order_by(grants.c.released_at.desc())
+        .limit(newest)
+    )
+    held = [(row.released_at - row.granted_at).total_seconds() for row in connection.execute(query)]
+    return median(held) if held else None
 
 
 def requeue(connection: Connection, job_id: str, request: GangRequest, now: datetime) -> None:

@@ -304,6 +304,13 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.listing(connection)
 
+    def usual_seconds(self, series: Iterable[tuple[str, str]], newest: int = 5) -> dict[tuple[str, str], float]:
+        """Return the median of how long the newest completed jobs of each series (tenant, name) have held their room.
+        A series without such jobs is left out."""
+        with self._reading() as connection:
+            found = {each: admission.usual_seconds(connection, *each, newest) for each in set(series)}
+        return {each: seconds for each, seconds in found.items() if seconds is not None}
+
     def requeue(self, job_id: str, request: allocation.GangRequest) -> None:
         """Add a QUEUED job that released its grant to the end of the queue. Happens once for all callers."""
         with self._writing() as connection:

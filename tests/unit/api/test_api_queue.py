@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from unit.api.api_fakes import MANIFEST, Platform
 
-from updraft.allocation import Capacity, GangRequest, Node, plan_admissions
+from updraft.allocation import Capacity, GangRequest, Node, Plan, plan_admissions
 from updraft.allocation.document import StateDocument
 from updraft.lifecycle import State, Verdict
 from updraft.manifest import parse
@@ -24,6 +24,8 @@ def queued(platform: Platform) -> Platform:
         platform.ledger.jobs.move(name, State.QUEUED, "waits")
         platform.ledger.queue.enqueue(name, GangRequest(name, 1, 1, 0, 0, None, job.submitted_at))
     plan(platform)
+    status = {"allocatable": {"cpu": "1", "memory": "4Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    platform.cluster.listed = [{"metadata": {"name": "local"}, "spec": {}, "status": status}]
     return platform
 
 
@@ -91,3 +93,18 @@ def test_the_state_is_what_plan_reads(queued: Platform) -> None:
     state = StateDocument.model_validate(answer.json())
     assert [each.job for each in state.queue] == [each["job"] for each in shown(queued)["waiting"]]
     assert len(state.running) == 1
+
+
+def test_a_start_is_estimated_from_earlier_jobs_of_the_series(queued: Platform) -> None:
+    assert [each["starts_at"] for each in shown(queued)["waiting"]] == [None, None]
+    for name in ("one-0", "two-0", "three-0"):  # they have completed at once
+        job = queued.job(name)
+        queued.ledger.queue.enqueue(name, GangRequest(name, 1, 0, 0, 0, None, job.submitted_at))
+        queued.ledger.queue.plan(lambda _queue, _granted, job=name: Plan(granted=(job,)))  # type: ignore[misc]
+        for state in (State.QUEUED, State.DEPLOYING, State.PROCESSING, State.STORING):
+            queued.ledger.jobs.move(name, state, "goes on")
+        queued.ledger.queue.release(name)
+        queued.ledger.jobs.finish(name, Verdict(State.COMPLETED, "trained"))
+    found = shown(queued)["waiting"]
+    assert found[0]["starts_at"] is not None
+    assert found[0]["starts_at"] <= found[1]["starts_at"]

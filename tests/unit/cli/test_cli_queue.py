@@ -28,7 +28,7 @@ def sent(airflow: FakeAirflow) -> list[Any]:
     queue = {
         "running": [entry("runs-1", state="PROCESSING", granted_at=NOW)],
         "waiting": [
-            entry("bert-1", place=1, priority="high", reason="1st in the queue"),
+            entry("bert-1", place=1, priority="high", reason="1st in the queue", starts_at=NOW),
             entry("digits-1", place=2, reason="2nd in the queue; behind bert-1, whose priority is high"),
         ],
     }
@@ -39,8 +39,8 @@ def sent(airflow: FakeAirflow) -> list[Any]:
             return httpx.Response(200, json=queue)
         if path == "/queue/state":
             return httpx.Response(200, json={"nodes": []})
-        if path == "/jobs/digits-1":
-            return httpx.Response(200, json=job_answer("digits-1", "QUEUED"))
+        if path in ("/jobs/digits-1", "/jobs/bert-1"):
+            return httpx.Response(200, json=job_answer(path.rpartition("/")[2], "QUEUED"))
         if path == "/jobs/digits-1/priority":
             bodies.append(json.loads(request.content))
             return httpx.Response(200, json={"id": "digits-1", "message": "Its priority is high."})
@@ -66,6 +66,8 @@ def test_a_priority_is_sent(sent: list[Any], run: Run) -> None:
 def test_why_names_what_is_before_the_job_and_what_has_room(sent: list[Any], run: Run) -> None:
     out = run("why", "digits-1").out
     assert "2nd in the queue; behind bert-1, whose priority is high" in out
+    assert "When it starts is unknown" in out
+    assert "It probably starts now, if the others take as long" in run("why", "bert-1").out
     assert "Before it in the queue:\n  bert-1 (high): 2 x 1 CPU\n" in out
     assert "What has room now:\n  runs-1 (normal): 2 x 1 CPU\n" in out
     assert json.loads(run("why", "digits-1", "--json").out)["before"] == ["bert-1"]

@@ -1,0 +1,54 @@
+"""Estimate when gangs that wait will start, by planning again at each expected end of a gang that runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from updraft.allocation.model import AGEING, Capacity, GangRequest, Grant
+from updraft.allocation.plan import plan_admissions
+
+MOST = 20
+
+
+def estimate_starts(
+    queue: Sequence[GangRequest],
+    granted: Sequence[Grant],
+    capacity: Capacity,
+    seconds: Mapping[str, float],
+    now: datetime,
+    *,
+    ageing: timedelta = AGEING,
+    most: int = MOST,
+) -> dict[str, datetime]:
+    """Return the estimated start of the gangs that start first, at most `most` of them, by job id.
+
+    Args:
+        seconds: How long a job is expected to hold its room, by job id. A job that is missing is expected to hold it
+            for ever; one that has held it for longer is expected to end now.
+
+    A gang without an estimate has none: the expected ends do not make enough room for it, or it is far behind.
+    """
+    waiting, running, found = list(queue), list(granted), dict[str, datetime]()
+    ends = {
+        grant.request.job_id: max(now, grant.granted_at + timedelta(seconds=seconds[grant.request.job_id]))
+        for grant in granted
+        if grant.request.job_id in seconds
+    }
+    at = now
+    while waiting and len(found) < most:
+        started = set(plan_admissions(waiting, running, capacity, ageing=ageing).granted)
+        for request in waiting:
+            if request.job_id in started:
+                found[request.job_id] = at
+                running.append(Grant(request, at))
+                if request.job_id in seconds:
+                    ends[request.job_id] = at + timedelta(seconds=seconds[request.job_id])
+        waiting = [request for request in waiting if request.job_id not in started]
+        if not ends:
+            break
+        at = min(ends.values())
+        over = {job_id for job_id, end in ends.items() if end <= at}
+        running = [grant for grant in running if grant.request.job_id not in over]
+        ends = {job_id: end for job_id, end in ends.items() if job_id not in over}
+    return found
