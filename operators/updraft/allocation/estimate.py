@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from updraft.allocation.model import AGEING, Capacity, GangRequest, Grant
+from updraft.allocation.packing import sums_allow
 from updraft.allocation.plan import plan_admissions
 
 MOST = 20
+PLACED = 10_000  # gangs that are placed for all estimates together: bounds the time
 
 
 def estimate_starts(
@@ -29,22 +31,27 @@ def estimate_starts(
 
     A gang without an estimate has none: the expected ends do not make enough room for it, or it is far behind.
     """
-    waiting, running, found = list(queue), list(granted), dict[str, datetime]()
+    # Nothing starts before what is in front of it, so that those behind the first ones do not matter.
+    waiting = sorted(queue, key=lambda request: request.turn(ageing))[:most]
+    running, found, placed = list(granted), dict[str, datetime](), 0
     ends = {
         grant.request.job_id: max(now, grant.granted_at + timedelta(seconds=seconds[grant.request.job_id]))
         for grant in granted
         if grant.request.job_id in seconds
     }
     at = now
-    while waiting and len(found) < most:
-        started = set(plan_admissions(waiting, running, capacity, ageing=ageing).granted)
-        for request in waiting:
-            if request.job_id in started:
-                found[request.job_id] = at
-                running.append(Grant(request, at))
-                if request.job_id in seconds:
-                    ends[request.job_id] = at + timedelta(seconds=seconds[request.job_id])
-        waiting = [request for request in waiting if request.job_id not in started]
+    while waiting and placed < PLACED:
+        if placed == 0 or sums_allow([*(grant.request for grant in running), waiting[0]], capacity.nodes):
+            plan = plan_admissions(waiting, running, capacity, ageing=ageing)
+            placed += len(running) + len(waiting)
+            for request in waiting:
+                if request.job_id in plan.granted:
+                    found[request.job_id] = at
+                    running.append(Grant(request, at))
+                    if request.job_id in seconds:
+                        ends[request.job_id] = at + timedelta(seconds=seconds[request.job_id])
+            left = {each.job_id for each in plan.waiting}
+            waiting = [request for request in waiting if request.job_id in left]
         if not ends:
             break
         at = min(ends.values())

@@ -50,7 +50,7 @@ def never_fits(request: GangRequest, nodes: Sequence[Node]) -> bool:
 
 def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
     """Return what is left on each node when all requests are placed; None if no placement was found."""
-    if not _sums_allow(requests, nodes):
+    if not sums_allow(requests, nodes):
         return None
     total = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
 
@@ -83,8 +83,8 @@ def _times(request: GangRequest, space: _Space) -> int:
     )
 
 
-def _sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
-    """Return the cheap necessary condition: sums over all nodes, and per accelerator type."""
+def sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
+    """Return the cheap necessary condition for `fits`: sums over all nodes, and per accelerator type."""
     for i in range(3):
         if sum(r.amounts[i] * r.learners for r in requests) > sum(node.amounts[i] for node in nodes):
             return False
