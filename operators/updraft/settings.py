@@ -172,7 +172,10 @@ class Settings(BaseModel):
         "Airflow's users by tenant. For other tenants, every user whom Airflow lets answer required actions",
     )
     ageing_hours: float = Field(
-        12, gt=0, description="Hours of waiting in the queue that count as much as one level of a job's priority"
+        12,
+        gt=0,
+        le=87_600,
+        description="Hours of waiting in the queue that count as much as one level of a job's priority",
     )
     approval_hours: float = Field(
         168, gt=0, description="Hours after which a model that nobody has approved is rejected"

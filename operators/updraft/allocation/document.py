@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from updraft.allocation.model import AGEING, Capacity, GangRequest, Grant, Node, Plan, Priority
+from updraft.allocation.model import AGEING, MOST_AGEING_HOURS, Capacity, GangRequest, Grant, Node, Plan, Priority
 from updraft.allocation.placement import Placement
 from updraft.allocation.plan import plan_admissions
 from updraft.taints import Taint, Toleration
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Number = Annotated[int, Field(ge=0)]
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _checked_toleration(text: str) -> str:
@@ -54,7 +56,7 @@ class RequestDocument(Document):
     gpus: Number = 0
     gpu_type: str | None = None
     disk_mib: Number = 0
-    requested_at: AwareDatetime
+    requested_at: AwareDatetime = Field(ge=EARLIEST)
     priority: Priority = "normal"
     node_selector: dict[str, str] = {}
     tolerations: tuple[Annotated[str, AfterValidator(_checked_toleration)], ...] = ()
@@ -75,15 +77,18 @@ class StateDocument(Document):
     ageing_hours: float = Field(
         AGEING / timedelta(hours=1),
         gt=0,
-        allow_inf_nan=False,
+        le=MOST_AGEING_HOURS,
         description="Hours of waiting that count as much as one level of priority",
     )
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        ids = [each.job for each in (*self.running, *self.queue)]
-        if twice := sorted({job for job in ids if ids.count(job) > 1}):
+        jobs = Counter(each.job for each in (*self.running, *self.queue))
+        if twice := sorted(job for job, times in jobs.items() if times > 1):
             raise ValueError(f"a job is named once, in running or in queue; named again: {', '.join(twice)}")
+        nodes = Counter(each.name for each in self.nodes)
+        if twice := sorted(node for node, times in nodes.items() if times > 1):
+            raise ValueError(f"a node is named once; named again: {', '.join(twice)}")
         return self
 
     def decide(self) -> Plan:

@@ -18,6 +18,7 @@ Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
 Priority = Literal["low", "normal", "high"]
 PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
 AGEING = timedelta(hours=12)
+MOST_AGEING_HOURS = 87_600  # ten years: more is priority without ageing
 
 
 @dataclass(frozen=True)

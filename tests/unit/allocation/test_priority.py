@@ -17,6 +17,7 @@ from updraft.taints import Taint, Toleration
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ONE_CPU = Capacity((Node("local", 1, 4096),))
 HOURS = timedelta(hours=1)
+NODE = {"name": "a", "cpus": 1, "memory_mib": 1}
 ONE = {"job": "a", "learners": 1, "cpus": 1, "memory_mib": 1, "requested_at": NOON}
 
 
@@ -91,7 +92,10 @@ def test_a_state_decides_the_same_after_it_was_written_and_read() -> None:
             [{"job": "a", "learners": 1, "cpus": 1, "memory_mib": 1, "requested_at": "2026-01-01T00:00:00"}],
             "timezone",
         ),
+        ("queue", [{**ONE, "requested_at": "0001-01-01T00:00:00Z"}], "1970"),
+        ("nodes", [NODE, NODE], "a node is named once; named again: a"),
         ("ageing_hours", 0, "greater than 0"),
+        ("ageing_hours", 1e300, "less than or equal to 87600"),
         ("tenants", [], "Extra inputs"),
     ],
 )
