@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from updraft.allocation import Grant, estimate_starts, learner_text
+from updraft.allocation.estimate import MOST
 from updraft.api.reading import JobReader
 from updraft.exceptions import UnavailableError
 from updraft.kubernetes.capacity import capacity_from_nodes
@@ -34,13 +35,14 @@ def _starts(reader: JobReader, rows: Sequence[QueueRow]) -> Mapping[str, datetim
         nodes = parts.deadline.call("cluster", parts.cluster.nodes)
     except UnavailableError:
         return {}
-    series = [(row.tenant, row.name) for row in rows]
+    counted = rows[: len(rows) - len(queue) + MOST]  # those behind get no estimate
+    series = {(row.tenant, row.name) for row in counted}
     usual = parts.deadline.call("ledger", lambda: parts.ledger().queue.usual_seconds(series))
     return estimate_starts(
         queue,
         [Grant(row.request, row.granted_at) for row in rows if row.granted_at is not None],
         capacity_from_nodes(nodes, parts.settings.tolerations),
-        {row.request.job_id: usual[row.tenant, row.name] for row in rows if (row.tenant, row.name) in usual},
+        {row.request.job_id: usual[row.tenant, row.name] for row in counted if (row.tenant, row.name) in usual},
         datetime.now(UTC),
         ageing=timedelta(hours=parts.settings.ageing_hours),
     )

@@ -308,7 +308,7 @@ class Queue(_Repository):
         """Return the median of how long the newest completed jobs of each series (tenant, name) have held their room.
         A series without such jobs is left out."""
         with self._reading() as connection:
-            found = {each: admission.usual_seconds(connection, *each, newest) for each in set(series)}
+            found = {each: admission.usual_seconds(connection, *each, newest) for each in series}
         return {each: seconds for each, seconds in found.items() if seconds is not None}
 
     def requeue(self, job_id: str, request: allocation.GangRequest) -> None:
