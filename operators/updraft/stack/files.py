@@ -59,14 +59,21 @@ def airflow_passwords(home: Home, config: Config, shown: dict[str, str]) -> dict
     return {ADMIN_USER: shown["airflow_password"], **others}
 
 
-WITHOUT_LINEAGE = (
-    "updraft.operators.admit.AdmitOperator",
-    "updraft.operators.checkpoints.WatchCheckpointsOperator",
-    "updraft.operators.reaper.ReaperOperator",
-    "updraft.operators.release.ReleaseOperator",
-    "updraft.operators.requests.RequestOperator",
-    "updraft.operators.stage.ValidateOperator",
-)
+# Of the provider that sends lineage. Tasks that read and make nothing send no events; those of learners send their
+# beginning and end.
+EMISSION_POLICY: list[dict[str, object]] = [
+    {"scope": {"dag_id": "reaper"}, "controls": {"emit": False}},
+    {"scope": {"operator": r"updraft\..*"}, "match_mode": "regex", "controls": {"emit": False}},
+    {
+        "scope": {"operator": "updraft.operators.learner.LearnerOperator"},
+        "controls": {"emit": True, "extract_operator_metadata": False},
+    },
+    {
+        "scope": {"operator": r"updraft\.operators\.(stage\.Stage|registry\.Register|registry\.Promote)Operator"},
+        "match_mode": "regex",
+        "controls": {"emit": True},
+    },
+]
 
 
 def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> str:
@@ -135,9 +142,8 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             # such tries the task dies.
             "execution_api_timeout": 30,
         },
-        # Of the provider that sends lineage, if it is installed and told where to. By default it forks each task twice,
-        # and sends events of tasks that read and make nothing.
-        "openlineage": {"execute_in_thread": True, "disabled_for_operators": ";".join(WITHOUT_LINEAGE)},
+        # By default, the provider that sends lineage forks each task twice.
+        "openlineage": {"execute_in_thread": True, "emission_policy": json.dumps(EMISSION_POLICY)},
         "triggerer": {
             "capacity": 2500,  # two triggers for each of a DAG's 1,000 runs, in training and in the queue
             # A program that trains on both cores of a laptop delays the loop by more than the default, 0.2 s.

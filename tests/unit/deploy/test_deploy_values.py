@@ -15,6 +15,7 @@ import yaml
 from containers import recipes
 
 from updraft.settings import Settings
+from updraft.stack.files import EMISSION_POLICY
 
 REPOSITORY = Path(__file__).parents[3]
 VALUES = REPOSITORY / "deploy" / "helm" / "airflow-values.yaml"
@@ -137,6 +138,13 @@ def test_the_executor_is_that_of_the_image_and_the_chart_takes_it_for_a_local_on
     # Airflow reads the image's file, not the one that the chart makes and mounts into AIRFLOW_HOME.
     dockerfile = (REPOSITORY / "images" / "airflow" / "Dockerfile").read_text()
     assert "AIRFLOW_HOME=/opt/airflow AIRFLOW_CONFIG=/opt/updraft/airflow.cfg" in dockerfile
+
+
+def test_the_image_sends_the_same_lineage_as_the_stack() -> None:
+    image = configparser.RawConfigParser()
+    image.read(REPOSITORY / "images" / "airflow" / "airflow.cfg")
+    assert json.loads(image["openlineage"]["emission_policy"]) == EMISSION_POLICY
+    assert image["openlineage"]["execute_in_thread"] == "True"
 
 
 def test_pods_keep_to_the_profile_of_their_namespace(values: dict[str, Any]) -> None:
