@@ -204,7 +204,8 @@ def test_the_platforms_settings_are_complete(compose: dict[str, Any]) -> None:
     environment = compose["services"]["airflow-scheduler"]["environment"]
     known = {f"UPDRAFT_{name.upper()}" for name in Settings.model_fields}
     settings = Settings.from_environment({k: str(v) for k, v in environment.items() if k in known and v is not None})
-    assert {name for name, value in environment.items() if value is None} <= known  # passed on where somebody sets them
+    passed_on = {name for name, value in environment.items() if value is None}  # where somebody sets them
+    assert passed_on <= known | {"OPENLINEAGE_URL"}
     assert known - set(environment) == {f"UPDRAFT_{name.upper()}" for name in NOT_TAKEN}
     connection = json.loads(environment["AIRFLOW_CONN_UPDRAFT_KUBERNETES"])
     assert connection["extra"] == {"kube_config_path": "/run/secrets/kubeconfig"}

@@ -41,7 +41,7 @@ with TestClient(app, follow_redirects=False) as client:
     bearer = admin
     seen["errors"] = client.get("/api/v2/plugins/importErrors", headers=bearer).json()["import_errors"]
     plugins = client.get("/api/v2/plugins", headers=bearer).json()["plugins"]
-    seen["plugins"] = [(p["name"], [v["href"] for v in p["external_views"]]) for p in plugins]
+    seen["plugins"] = [(p["name"], [v["href"] for v in p["external_views"]]) for p in plugins if p["name"] == "updraft"]
 print("SEEN" + json.dumps(seen))
 """
 
