@@ -81,7 +81,8 @@ class Judge:
             found.append(f"ended COMPLETED, but {flaw}")
         if self.shape.program != "chain" and (flaw := self._flaw_of_data(state)):
             found.append(flaw)
-        own_failure = state == "FAILED" and self.shape.fails == "always" and not self.rule.also
+        reached = not self.shape.bad_data  # else its program never started; `_flaw_of_data` judges it
+        own_failure = reached and state == "FAILED" and self.shape.fails == "always" and not self.rule.also
         if own_failure and facts.cause != "program":
             found.append(f"its program failed on purpose, and it is called {facts.cause or 'nothing'}: {facts.reason}")
         return [self._say("false_verdict", text) for text in found]

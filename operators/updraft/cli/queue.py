@@ -70,9 +70,9 @@ def why(job: JobArgument, as_json: JsonOption = False) -> None:
         holds = next((each for each in found.running if each.job == job), None)
         say(f"{detail.id} is {detail.state}: {detail.reason}")
         if holds is not None and holds.granted_at is not None:
-            say(f"It has room for {holds.learners} x {holds.each} since {ago(holds.granted_at)}.")
+            say(f"It got room for {holds.learners} x {holds.each} {ago(holds.granted_at)}.")
         return
-    say(f"{mine.job} waits since {ago(mine.requested_at)}, with the priority {mine.priority}: {mine.reason}.")
+    say(f"{mine.job} joined the queue {ago(mine.requested_at)}, with the priority {mine.priority}: {mine.reason}.")
     starts = "When it starts is unknown: too few jobs of the series before it have completed."
     if mine.starts_at is not None:
         starts = f"It probably starts {_starts(mine)}, if the others take as long as the last jobs of their series."

@@ -293,6 +293,7 @@ def test_wrong_data_start_no_learner_and_are_called_what_they_are() -> None:
     nothing_ran = {"attempts": (), "sessions": (), "logs": (), "points": {}, "result": None, "checkpoints": ()}
     right = life(**ended, **nothing_ran, cause="data", data_verdicts=(False,), versions=(), champion=None)
     assert told(right, shape) == []
+    assert told(right, replace(shape, fails="always", fail_at=4)) == []  # its program would have failed later
     assert told(replace(right, cause="infrastructure"), shape) == [
         ("false_verdict", "its data are wrong, and it is called infrastructure: r")
     ]
