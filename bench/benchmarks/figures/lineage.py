@@ -1,4 +1,4 @@
-"""What events of lineage cost: the figure `orchestration` on a platform that sends them, and on one that does not."""
+"""Measure what events of lineage cost: jobs on a platform that sends them, and on one that does not."""
 
 from __future__ import annotations
 
