@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetWatcher, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, Param, get_parsing_context
 from airflow.sdk.definitions.param import ParamsDict
 
 from updraft.lifecycle.workflow import (
@@ -54,7 +54,13 @@ DAG_ARGS: dict[str, Any] = {
 
 
 def params(base: Manifest | None = None) -> dict[str, Param]:
-    """Return the trigger form as Airflow's params: flat fields in sections. `base` gives their default values."""
+    """Return the trigger form as Airflow's params: flat fields in sections. `base` gives their default values.
+
+    The process of a task other than `admit` gets no params: nothing reads them there, and Airflow would check each of
+    them against its schema several times in each task.
+    """
+    if get_parsing_context().task_id not in (None, ADMIT_TASK):
+        return {}
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 

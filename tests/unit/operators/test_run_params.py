@@ -62,3 +62,16 @@ def test_a_whole_manifest_in_the_box_is_the_job() -> None:
 @pytest.mark.parametrize("conf", [{}, {"params_epochs": 10}])
 def test_an_untouched_form_is_the_manifest(conf: dict[str, Any]) -> None:
     assert judged(BASE, conf) == BASE
+
+
+@pytest.mark.parametrize(("task", "has_form"), [(None, True), ("admit", True), ("train", False), ("release", False)])
+def test_only_the_task_that_reads_the_form_gets_it(
+    task: str | None, has_form: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_TASK_ID
+
+    from updraft.operators.wiring import params
+
+    if task:
+        monkeypatch.setenv(_AIRFLOW_PARSING_CONTEXT_TASK_ID, task)  # as the process of a task sets it
+    assert bool(params(BASE)) == has_form
