@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.settings import Settings, settings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from updraft.kubernetes.watch import PodWatch
     from updraft.ledger import Ledger
     from updraft.storage import ContentStore
+    from updraft.tenants import Tenancy
     from updraft_learner.mlflow_rest import TrackingServer
     from updraft_learner.store import ObjectStore
 
@@ -72,12 +73,43 @@ class Services:
     def tracking(self) -> MlflowClient:
         return self.open_tracking()
 
+    def tenancy(self) -> Tenancy:
+        """Return the tenants in force. Raises UpdraftError as `tenancy_of`."""
+        return tenancy_of(self.settings, self.open_ledger)
+
     def content(self, tenant: str) -> ContentStore:
         """Return the tenant's part of the content store."""
         from updraft.storage import ContentStore
         from updraft_learner.contract import Keys
 
         return ContentStore(self.store, Keys(tenant))
+
+
+def tenancy_of(settings: Settings, open_ledger: Callable[[], Ledger]) -> Tenancy:
+    """Return the tenants in force: those that the file of tenants names now, or named when it was last right.
+
+    Raises UpdraftError if the file is wrong and never was right.
+    """
+    from updraft.exceptions import UpdraftError
+    from updraft.tenants import Tenancy, Tenant, read_tenants
+
+    path = settings.tenants_file
+    if path is None:
+        return Tenancy({name: Tenant() for name in settings.tenants})
+    try:
+        found = read_tenants(path, trusted=settings.trusted_tenants)
+    except UpdraftError as exc:
+        kept = open_ledger().tenants.in_force()
+        if kept is None:
+            raise
+        return replace(kept, problem=str(exc))
+    if _stored.get(settings.ledger_url) is not found:  # the same object while the file is the same
+        open_ledger().tenants.put(found)
+        _stored[settings.ledger_url] = found
+    return found
+
+
+_stored: dict[str, Tenancy] = {}  # what this process has put in force last, by the ledger's URL
 
 
 def services_of(settings: Settings) -> Services:

@@ -38,7 +38,7 @@ NOT_ISOLATED = (
     "jobs as any tenant and with its stored secrets, every user who may start halt_job, resume_job or cancel_job may "
     "do so to every tenant's jobs, and the pods of all tenants hold the same keys of the object store and MLflow"
 )
-TRUST_ADVICE = "name one tenant in UPDRAFT_TENANTS, or set UPDRAFT_TRUSTED_TENANTS=true if all of them trust each other"
+TRUST_ADVICE = "name one tenant, or set UPDRAFT_TRUSTED_TENANTS=true if all of them trust each other"
 OPEN_VARIABLE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"
 OPEN_LOGIN = (
     "Airflow accepts every client as an administrator, without a log-in (core.simple_auth_manager_all_admins is true): "
@@ -140,6 +140,11 @@ class Settings(BaseModel):
     )
     namespace_prefix: str = Field("updraft-", description="Namespace of tenant T is this prefix followed by T")
     tenants: Listed = Field(("default",), description="Tenants that exist, comma-separated")
+    tenants_file: Path | None = Field(
+        None,
+        description="YAML file with the tenants that exist and what each may use of the cluster, in place of "
+        "UPDRAFT_TENANTS. It is read again when it changes; a wrong one changes nothing",
+    )
     trusted_tenants: bool = Field(
         False,
         description="Whether the tenants trust each other. Several tenants need `true`, because the platform does not "
@@ -176,6 +181,15 @@ class Settings(BaseModel):
         gt=0,
         le=87_600,
         description="Hours of waiting in the queue that count as much as one level of a job's priority",
+    )
+    least_run_minutes: float = Field(
+        10,
+        ge=0,
+        le=87_600,
+        description="Minutes that a job keeps its room before another tenant takes it back for its own quota",
+    )
+    share_half_life_hours: float = Field(
+        24, gt=0, le=87_600, description="Hours after which what a tenant has used counts half in its fair share"
     )
     approval_hours: float = Field(
         168, gt=0, description="Hours after which a model that nobody has approved is rejected"
@@ -322,6 +336,8 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _several_tenants_trust_each_other(self) -> Self:
+        if self.tenants_file is not None and "tenants" in self.model_fields_set:
+            raise ValueError("UPDRAFT_TENANTS: UPDRAFT_TENANTS_FILE names the tenants; leave one of the two out")
         if len(set(self.tenants)) > 1 and not self.trusted_tenants:
             raise ValueError(f"UPDRAFT_TENANTS: {', '.join(self.tenants)} {NOT_ISOLATED}; {TRUST_ADVICE}")
         return self
@@ -337,14 +353,14 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _policies_are_of_tenants(self) -> Self:
         unknown = sorted(set(self.pod_policy) - {*self.tenants, EVERY_TENANT})
-        if unknown:
+        if unknown and self.tenants_file is None:
             raise ValueError(f"UPDRAFT_POD_POLICY: {unknown[0]!r} is neither a tenant of UPDRAFT_TENANTS nor *")
         return self
 
     @model_validator(mode="after")
     def _approvers_are_of_tenants(self) -> Self:
         unknown = sorted(set(self.approvers) - {*self.tenants})
-        if unknown:
+        if unknown and self.tenants_file is None:
             raise ValueError(f"UPDRAFT_APPROVERS: {unknown[0]!r} is no tenant of UPDRAFT_TENANTS")
         nobody = sorted(tenant for tenant, users in self.approvers.items() if not users)
         if nobody:

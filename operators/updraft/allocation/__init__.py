@@ -9,19 +9,20 @@ from __future__ import annotations
 from updraft.allocation.estimate import estimate_starts
 from updraft.allocation.model import (
     AGEING,
-    PRIORITIES,
     Capacity,
     GangRequest,
     Grant,
     Impossible,
     Node,
     Plan,
-    Priority,
+    Policy,
+    Reclaim,
     Waiting,
 )
 from updraft.allocation.packing import fits, never_fits
 from updraft.allocation.placement import Placement
 from updraft.allocation.plan import learner_text, plan_admissions
+from updraft.tenants import PRIORITIES, Priority
 
 __all__ = [
     "AGEING",
@@ -33,7 +34,9 @@ __all__ = [
     "Node",
     "Placement",
     "Plan",
+    "Policy",
     "Priority",
+    "Reclaim",
     "Waiting",
     "estimate_starts",
     "fits",

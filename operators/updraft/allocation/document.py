@@ -12,10 +12,22 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from updraft.allocation.model import AGEING, MOST_AGEING_HOURS, Capacity, GangRequest, Grant, Node, Plan, Priority
+from updraft.allocation.model import (
+    AGEING,
+    LEAST_RUN,
+    MOST_AGEING_HOURS,
+    Capacity,
+    GangRequest,
+    Grant,
+    Node,
+    Plan,
+    Policy,
+)
 from updraft.allocation.placement import Placement
 from updraft.allocation.plan import plan_admissions
+from updraft.allocation.shares import Past
 from updraft.taints import Taint, Toleration
+from updraft.tenants import Priority, Tenant
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Number = Annotated[int, Field(ge=0)]
@@ -58,6 +70,7 @@ class RequestDocument(Document):
     disk_mib: Number = 0
     requested_at: AwareDatetime = Field(ge=EARLIEST)
     priority: Priority = "normal"
+    tenant: str = "default"
     node_selector: dict[str, str] = {}
     tolerations: tuple[Annotated[str, AfterValidator(_checked_toleration)], ...] = ()
 
@@ -66,6 +79,17 @@ class GrantDocument(RequestDocument):
     """A gang that has its room."""
 
     granted_at: AwareDatetime
+    saved_at: AwareDatetime | None = Field(None, description="Time of its newest checkpoint")
+    leaving: bool = Field(False, description="Whether it has been asked to give its room back")
+    movable: bool = Field(True, description="Whether it may be asked to; not while it stores its result")
+
+
+class TenantDocument(Tenant):
+    """What a tenant may use, and what it has used."""
+
+    past: tuple[Amount, Amount, Amount] = Field(
+        (0, 0, 0), description="CPUs in thousandths, MiB of memory and GPUs, on average; older use counts less"
+    )
 
 
 class StateDocument(Document):
@@ -80,6 +104,16 @@ class StateDocument(Document):
         le=MOST_AGEING_HOURS,
         description="Hours of waiting that count as much as one level of priority",
     )
+    tenants: dict[str, TenantDocument] = Field({}, description="Tenants by name; one that is missing has no limits")
+    least_run_minutes: float = Field(
+        LEAST_RUN / timedelta(minutes=1),
+        ge=0,
+        le=MOST_AGEING_HOURS,
+        description="Minutes that a job keeps its room before a tenant takes it back for its own quota",
+    )
+    now: AwareDatetime | None = Field(
+        None, description="Time of the decision; without it, no job is asked to give its room back"
+    )
 
     @model_validator(mode="after")
     def _once(self) -> Self:
@@ -93,16 +127,28 @@ class StateDocument(Document):
 
     def decide(self) -> Plan:
         """Return the planner's decision."""
-        granted = [Grant(_request(each), each.granted_at) for each in self.running]
+        granted = [
+            Grant(_request(each), each.granted_at, each.saved_at, each.leaving, each.movable) for each in self.running
+        ]
+        policy = Policy(
+            dict(self.tenants), timedelta(hours=self.ageing_hours), timedelta(minutes=self.least_run_minutes)
+        )
+        past = {name: each.past for name, each in self.tenants.items()}
         capacity = Capacity(tuple(_node(each) for each in self.nodes))
-        ageing = timedelta(hours=self.ageing_hours)
-        return plan_admissions([_request(each) for each in self.queue], granted, capacity, ageing=ageing)
+        queue = [_request(each) for each in self.queue]
+        return plan_admissions(queue, granted, capacity, policy=policy, past=past, now=self.now)
 
 
 def state_document(
-    nodes: Iterable[Node], running: Iterable[Grant], queue: Sequence[GangRequest], ageing_hours: float
+    nodes: Iterable[Node],
+    running: Iterable[Grant],
+    queue: Sequence[GangRequest],
+    policy: Policy,
+    past: Past,
+    now: datetime,
 ) -> StateDocument:
     """Return the document of a state."""
+    tenants = {**dict.fromkeys(past, Tenant()), **policy.tenants}
     return StateDocument(
         nodes=tuple(
             NodeDocument(
@@ -119,9 +165,23 @@ def state_document(
             )
             for node in nodes
         ),
-        running=tuple(GrantDocument(**_fields(each.request), granted_at=each.granted_at) for each in running),
+        running=tuple(
+            GrantDocument(
+                **_fields(each.request),
+                granted_at=each.granted_at,
+                saved_at=each.saved_at,
+                leaving=each.leaving,
+                movable=each.movable,
+            )
+            for each in running
+        ),
         queue=tuple(RequestDocument(**_fields(each)) for each in queue),
-        ageing_hours=ageing_hours,
+        ageing_hours=policy.ageing / timedelta(hours=1),
+        tenants={
+            name: TenantDocument(**each.model_dump(), past=past.get(name, (0, 0, 0))) for name, each in tenants.items()
+        },
+        least_run_minutes=policy.least_run / timedelta(minutes=1),
+        now=now,
     )
 
 
@@ -136,6 +196,7 @@ def _fields(request: GangRequest) -> dict[str, Any]:
         "disk_mib": request.disk_mib,
         "requested_at": request.requested_at,
         "priority": request.priority,
+        "tenant": request.tenant,
         "node_selector": dict(request.placement.selector),
         "tolerations": tuple(str(each) for each in request.placement.tolerations),
     }
@@ -153,6 +214,7 @@ def _request(each: RequestDocument) -> GangRequest:
         disk_mib=each.disk_mib,
         placement=Placement.of(each.node_selector, [Toleration.parse(text) for text in each.tolerations]),
         priority=each.priority,
+        tenant=each.tenant,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from updraft.allocation.model import AGEING, Capacity, GangRequest, Grant
+from updraft.allocation.model import Capacity, GangRequest, Grant, Policy
 from updraft.allocation.packing import sums_allow
 from updraft.allocation.plan import plan_admissions
+from updraft.allocation.shares import Past
 
 MOST = 20
 PLACED = 10_000  # gangs that are placed for all estimates together: bounds the time
@@ -20,7 +21,8 @@ def estimate_starts(
     seconds: Mapping[str, float],
     now: datetime,
     *,
-    ageing: timedelta = AGEING,
+    policy: Policy | None = None,
+    past: Past | None = None,
     most: int = MOST,
 ) -> dict[str, datetime]:
     """Return the estimated start of the gangs that start first, at most `most` of them, by job id.
@@ -28,11 +30,15 @@ def estimate_starts(
     Args:
         seconds: How long a job is expected to hold its room, by job id. A job that is missing is expected to hold it
             for ever; one that has held it for longer is expected to end now.
+        policy, past: As for `plan_admissions`. That tenants take lent devices back is not foreseen.
 
     A gang without an estimate has none: the expected ends do not make enough room for it, or it is far behind.
     """
-    # Nothing starts before what is in front of it, so that those behind the first ones do not matter.
-    waiting = sorted(queue, key=lambda request: request.turn(ageing))[:most]
+    by_id = {request.job_id: request for request in queue}
+    first = plan_admissions(queue, granted, capacity, policy=policy, past=past)
+    # Hardly anything starts before what is in front of it, so that those behind the first ones do not matter.
+    names = (*first.granted, *(each.job_id for each in first.waiting))[:most]
+    waiting = [by_id[name] for name in names]
     running, found, placed = list(granted), dict[str, datetime](), 0
     ends = {
         grant.request.job_id: max(now, grant.granted_at + timedelta(seconds=seconds[grant.request.job_id]))
@@ -41,8 +47,10 @@ def estimate_starts(
     }
     at = now
     while waiting and placed < PLACED:
-        if placed == 0 or sums_allow([*(grant.request for grant in running), waiting[0]], capacity.nodes):
-            plan = plan_admissions(waiting, running, capacity, ageing=ageing)
+        held = [grant.request for grant in running]
+        firsts = {request.tenant: request for request in reversed(waiting)}.values()
+        if placed == 0 or any(sums_allow([*held, request], capacity.nodes) for request in firsts):
+            plan = plan_admissions(waiting, running, capacity, policy=policy, past=past)
             placed += len(running) + len(waiting)
             for request in waiting:
                 if request.job_id in plan.granted:

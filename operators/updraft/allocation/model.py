@@ -6,19 +6,18 @@ Requests may ask for fractions of CPUs; CPUs are counted in thousandths, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
 
 from updraft.allocation.placement import Placement
 from updraft.taints import Taint
+from updraft.tenants import CPU, GPU, PRIORITIES, Priority, Tenant
 
 Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
-Priority = Literal["low", "normal", "high"]
-PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
 AGEING = timedelta(hours=12)
 MOST_AGEING_HOURS = 87_600  # ten years: more is priority without ageing
+LEAST_RUN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class GangRequest:
     disk_mib: int = 0  # per learner; 0: the platform's default limit, which every node has
     placement: Placement = field(default_factory=Placement)
     priority: Priority = "normal"
+    tenant: str = "default"
 
     def __post_init__(self) -> None:
         if self.learners < 1:
@@ -54,13 +54,52 @@ class GangRequest:
         """Return what one learner needs."""
         return (math.ceil(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 
+    @property
+    def devices(self) -> dict[str, int]:
+        """Return what the whole gang takes of its tenant's quota, by kind of device: its GPUs, or its learners if they
+        have none. A GPU counts as `gpu`, and as its type if the gang names one."""
+        if not self.gpus:
+            return {CPU: self.learners}
+        gpus = self.learners * self.gpus
+        return {GPU: gpus} if self.gpu_type is None else {GPU: gpus, self.gpu_type: gpus}
+
 
 @dataclass(frozen=True)
 class Grant:
-    """A granted request that has not been released."""
+    """A granted request that has not been released.
+
+    Args:
+        saved_at: The time of the newest checkpoint; None: there is none.
+        leaving: Whether the job has been asked to give its room back.
+        movable: Whether the job may be asked to. A job that only has to store its result is not.
+    """
 
     request: GangRequest
     granted_at: datetime
+    saved_at: datetime | None = None
+    leaving: bool = False
+    movable: bool = True
+
+    def at_risk_seconds(self, now: datetime) -> float:
+        """Return the time of work that is lost if the job cannot save before it leaves: that of all learners, in
+        seconds."""
+        since = max(self.granted_at, self.saved_at) if self.saved_at else self.granted_at
+        return max(0.0, (now - since).total_seconds()) * self.request.learners
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an operator has decided about the queue.
+
+    Args:
+        tenants: What each tenant may use. A tenant that is missing has no limits, and the weight 1.
+        ageing: The waiting time that counts as much as one level of priority.
+        least_run: How long a job keeps its room before a tenant can have it back for its own quota.
+    """
+
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    ageing: timedelta = AGEING
+    least_run: timedelta = LEAST_RUN
 
 
 @dataclass(frozen=True)
@@ -134,9 +173,20 @@ class Impossible:
 
 
 @dataclass(frozen=True)
+class Reclaim:
+    """A running gang that has to give its room back, with the job that gets it and the reason."""
+
+    job_id: str
+    for_job: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Plan:
-    """The decision about the queue. Every queued job is in exactly one of the three."""
+    """The decision about the queue. Every queued job is in exactly one of `granted`, `waiting` and `impossible`;
+    `reclaimed` are running jobs."""
 
     granted: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     impossible: tuple[Impossible, ...] = ()
+    reclaimed: tuple[Reclaim, ...] = ()

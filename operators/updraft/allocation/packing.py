@@ -48,6 +48,11 @@ def never_fits(request: GangRequest, nodes: Sequence[Node]) -> bool:
     return sum(_times(request, _Space(node, node.amounts)) for node in ready) < request.learners
 
 
+def holds_one(node: Node, request: GangRequest) -> bool:
+    """Return whether the node holds a learner of the gang when nothing else runs on it."""
+    return _Space(node, node.amounts).holds(request)
+
+
 def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
     """Return what is left on each node when all requests are placed; None if no placement was found."""
     if not sums_allow(requests, nodes):

@@ -1,67 +1,232 @@
-"""Plan the queue: by priority and time of the request; the whole gang or nothing; no backfill.
+"""Plan the queue: tenants by quota and fair share, their jobs by priority and time; the whole gang or nothing.
 
-A job behind the first waiting job waits even if it would fit. Priority ages: a job is overtaken only by jobs of a
-higher priority that come within a bounded time after it. So waiting ends when the jobs in front end. A gang that can
-never fit is reported as impossible and does not block the queue.
+- A job that stays within its tenant's quota goes before one that borrows. Then the tenant with the smallest claim
+  (`updraft.allocation.shares`) is next, with its first job by `GangRequest.turn`.
+- A job whose tenant may use no more waits, and so do the tenant's later jobs that need the same devices. Others pass
+  it.
+- A job for which there is no room is passed only by jobs on nodes that it cannot use. So waiting ends when jobs end.
+- If it is within the quota of its tenant, jobs of tenants that have borrowed give their room back for it.
+
+A gang that can never fit is reported as impossible and does not block the queue.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 
-from updraft.allocation.model import AGEING, Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
-from updraft.allocation.packing import add_to, free_after, never_fits
+from updraft.allocation.model import (
+    Amounts,
+    Capacity,
+    GangRequest,
+    Grant,
+    Impossible,
+    Node,
+    Plan,
+    Policy,
+    Reclaim,
+    Waiting,
+)
+from updraft.allocation.packing import add_to, fits, free_after, holds_one, never_fits, sums_allow
 from updraft.allocation.placement import no_such_node
+from updraft.allocation.shares import Past, Shares
+from updraft.tenants import PRIORITIES
+
+MOST_TRIES = 30  # placements that are computed to find the jobs that give their room back for one other
 
 
 def plan_admissions(
-    queue: Sequence[GangRequest], granted: Sequence[Grant], capacity: Capacity, *, ageing: timedelta = AGEING
+    queue: Sequence[GangRequest],
+    granted: Sequence[Grant],
+    capacity: Capacity,
+    *,
+    policy: Policy | None = None,
+    past: Past | None = None,
+    now: datetime | None = None,
 ) -> Plan:
-    """Decide which jobs start now, which wait and why, and which can never start.
+    """Decide which jobs start now, which wait and why, which can never start, and which give their room back.
 
     Args:
-        queue: In any order; it is served by `GangRequest.turn`.
-        ageing: The waiting time that counts as much as one level of priority.
+        queue: In any order.
+        policy: What an operator has decided; without it, there are no limits.
+        past: What tenants have used on average, older use counting less.
+        now: The time at which jobs that borrow are asked for their room; None: none is asked.
 
     Impossible is judged against all nodes, also those that are not ready now: a lost node makes jobs wait, not fail.
     """
-    running = [grant.request for grant in granted]
-    started: list[str] = []
-    waiting: list[Waiting] = []
-    impossible: list[Impossible] = []
-    ready = capacity.open_to(request.placement for request in (*running, *queue))
-    # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
-    never = cache(lambda kind: _why_never(kind, capacity.nodes))
-    wait = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, running, ready)}")
-    ahead: GangRequest | None = None  # the waiting request directly before
-    free = free_after(running, ready)
-    for request in sorted(queue, key=lambda r: r.turn(ageing)):
-        kind = replace(request, job_id="", requested_at=datetime.min, priority="normal")
-        if (reason := never(kind)) is not None:
-            impossible.append(Impossible(request.job_id, reason))
-            continue
-        if ahead is None:
-            # Try first beside the others where they are placed, then with everything placed again.
-            left = add_to(free, request, ready) if free is not None else None
-            left = left or free_after([*running, request], ready)
-            if left is not None:
-                free = left
-                running.append(request)
+    return _Round(queue, granted, capacity, policy or Policy(), past or {}, now).plan(queue)
+
+
+class _Round:
+    """One round of planning."""
+
+    def __init__(
+        self,
+        queue: Sequence[GangRequest],
+        granted: Sequence[Grant],
+        capacity: Capacity,
+        policy: Policy,
+        past: Past,
+        now: datetime | None,
+    ) -> None:
+        self._granted, self._policy, self._now = granted, policy, now
+        self._running = [grant.request for grant in granted]
+        self._ready = capacity.open_to(request.placement for request in (*self._running, *queue))
+        self._shares = Shares(policy.tenants, capacity.nodes, self._running, past)
+        self._free = free_after(self._running, self._ready)
+        # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
+        self._never = cache(lambda kind: _why_never(kind, capacity.nodes) or self._shares.never(kind))
+        self._short = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, self._running, self._ready)}")
+        self._heads: dict[GangRequest, GangRequest] = {}  # kinds of jobs that wait for room, each with the first one
+        self._stopped: dict[str, dict[str, str]] = defaultdict(dict)  # by tenant: kinds of which it may use no more
+        self._tried: set[str] = set()  # tenants for whose first waiting job room was reclaimed, or could not be
+        self._promised: list[GangRequest] = []  # jobs that get what others give back
+        self._reclaimed: dict[str, Reclaim] = {}
+        self._ahead: GangRequest | None = None  # the waiting request directly before
+
+    def plan(self, queue: Sequence[GangRequest]) -> Plan:
+        """Decide about each job in its turn."""
+        started: list[str] = []
+        waiting: list[Waiting] = []
+        impossible: list[Impossible] = []
+        lines: dict[str, deque[GangRequest]] = defaultdict(deque)
+        for request in sorted(queue, key=lambda r: r.turn(self._policy.ageing)):
+            if (never := self._never(_kind(request))) is not None:
+                impossible.append(Impossible(request.job_id, never))
+            else:
+                lines[request.tenant].append(request)
+        while lines:
+            tenant = min(lines, key=lambda each: self._turn(lines[each][0])) if len(lines) > 1 else next(iter(lines))
+            request = lines[tenant].popleft()
+            if not lines[tenant]:
+                del lines[tenant]
+            if (reason := self._hindrance(request)) is None:
+                self._shares.take(request)
+                self._running.append(request)
                 started.append(request.job_id)
                 continue
-        # No later job starts, so the free amounts do not change from here on.
-        place = len(waiting) + 1
-        behind = f"; {_behind(request, ahead)}" if ahead is not None else ""
-        waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {wait(kind)}{behind}"))
-        ahead = request
-    return Plan(tuple(started), tuple(waiting), tuple(impossible))
+            place = len(waiting) + 1
+            waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {reason}"))
+            self._shares.foresee(request)
+            self._ahead = request
+        return Plan(tuple(started), tuple(waiting), tuple(impossible), tuple(self._reclaimed.values()))
+
+    def _turn(self, request: GangRequest) -> tuple[bool, float, tuple[datetime, str]]:
+        claim = self._shares.claim(request.tenant)
+        return self._shares.borrows(request), claim, request.turn(self._policy.ageing)
+
+    def _hindrance(self, request: GangRequest) -> str | None:
+        """Return why the job waits; None if it starts, with its room taken from what is free."""
+        stopped = self._stopped[request.tenant]
+        if (kind := next((kind for kind in request.devices if kind in stopped), None)) is not None:
+            return f"behind {stopped[kind]}, which waits for the quota of tenant {request.tenant}"
+        if (lacking := self._shares.lacks(request)) is not None:
+            kinds, reason = lacking
+            stopped.update(dict.fromkeys(kinds, request.job_id))
+            return f"needs {_need(request)}; {reason}"
+        if (left := self._placed(request)) is not None:
+            self._free = left
+            return None
+        behind = "" if self._ahead is None else f"; {_behind(request, self._ahead)}"
+        first = request.tenant not in self._tried
+        self._tried.add(request.tenant)
+        given = self._reclaim(request) if first else ""
+        self._heads.setdefault(_kind(request), request)
+        return f"{self._short(_kind(request))}{given}{behind}"
+
+    def _placed(self, request: GangRequest) -> dict[str, Amounts] | None:
+        """Return what is left free if the job starts now; None if it may not."""
+        if not self._heads:
+            # Try first beside the others where they are placed, then with everything placed again.
+            left = add_to(self._free, request, self._ready) if self._free is not None else None
+            return left or free_after([*self._running, request], self._ready)
+        others = [node for node in self._ready if not any(holds_one(node, head) for head in self._heads)]
+        if self._free is None or not others:
+            return None
+        left = add_to(self._free, request, others)
+        return None if left is None else {**self._free, **left}
+
+    def _reclaim(self, request: GangRequest) -> str:
+        """Choose the jobs that give their room back for a job that is within its tenant's quota; return what its reason
+        says of it."""
+        if self._now is None or not self._shares.entitled(request):
+            return ""
+        leaving = [grant for grant in self._granted if grant.leaving or grant.request.job_id in self._reclaimed]
+        gone = {grant.request.job_id for grant in leaving}
+        staying = [each for each in self._running if each.job_id not in gone] + self._promised
+        shares = self._shares.copy()
+        for grant in leaving:
+            shares.give(grant.request)
+        chosen: list[Grant] = []
+        room = bool(leaving) and fits([*staying, request], self._ready)
+        tries = 0
+        for grant in [] if room else self._borrowers(request, gone):
+            kinds = grant.request.devices.keys() & request.devices.keys()
+            if not shares.borrowed(grant.request.tenant, kinds):
+                continue
+            shares.give(grant.request)
+            chosen.append(grant)
+            rest = _without(staying, chosen)
+            if not sums_allow([*rest, request], self._ready):
+                continue
+            tries += 1
+            if (room := fits([*rest, request], self._ready)) or tries == MOST_TRIES:
+                break
+        if not room:
+            return ""
+        for grant in tuple(chosen):  # a job that was chosen early may not be needed after all
+            fewer = [each for each in chosen if each is not grant]
+            if fits([*_without(staying, fewer), request], self._ready):
+                chosen = fewer
+        reason = f"tenant {request.tenant} takes back what is lent from its quota"
+        for grant in chosen:
+            self._reclaimed[grant.request.job_id] = Reclaim(grant.request.job_id, request.job_id, reason)
+        self._promised.append(request)
+        count = len(leaving) + len(chosen)
+        return f"; {count} job{'s' if count > 1 else ''} of tenants that have borrowed will give room back"
+
+    def _borrowers(self, request: GangRequest, gone: set[str]) -> list[Grant]:
+        """Return the jobs that may have to give their room back, those first whose stop costs least."""
+        assert self._now is not None
+        now = self._now
+        found = [
+            grant
+            for grant in self._granted
+            if grant.movable
+            and grant.request.job_id not in gone
+            and grant.request.tenant != request.tenant
+            and grant.granted_at + self._policy.least_run <= now
+        ]
+        claims = {tenant: self._shares.claim(tenant) for tenant in {grant.request.tenant for grant in found}}
+        return sorted(
+            found,
+            key=lambda grant: (
+                PRIORITIES.index(grant.request.priority),
+                -claims[grant.request.tenant],
+                grant.at_risk_seconds(now),
+                grant.request.job_id,
+            ),
+        )
+
+
+def _kind(request: GangRequest) -> GangRequest:
+    """Return the request without what makes it one job's: equal for all gangs about which the answers are the same."""
+    return replace(request, job_id="", requested_at=datetime.min, priority="normal")
+
+
+def _without(requests: Sequence[GangRequest], gone: Sequence[Grant]) -> list[GangRequest]:
+    names = {grant.request.job_id for grant in gone}
+    return [request for request in requests if request.job_id not in names]
 
 
 def _behind(request: GangRequest, ahead: GangRequest) -> str:
-    """Return which job is directly before this one, and why if it came later."""
+    """Return which job is directly before this one, and why if it came later. Of another tenant only the name is
+    told."""
+    if ahead.tenant != request.tenant:
+        return f"behind a job of tenant {ahead.tenant}"
     later = (ahead.requested_at, ahead.job_id) > (request.requested_at, request.job_id)
     return f"behind {ahead.job_id}" + (f", whose priority is {ahead.priority}" if later else "")
 

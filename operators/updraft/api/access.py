@@ -6,7 +6,7 @@ comes in a bearer header (CLI) or in the cookie of Airflow's UI (pages).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -103,12 +103,16 @@ def caller_of(request: Request) -> Caller:
 CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
-def team_policy(tenants: Iterable[str]) -> Policy:
+def team_policy(tenants: Callable[[], Collection[str]]) -> Policy:
     """Return the policy of tenants: every user sees the only tenant; where there are several, a user sees those that
-    the user's teams name."""
-    known = frozenset(tenants)
+    the user's teams name.
+
+    Args:
+        tenants: returns the names of the tenants in force.
+    """
 
     def allows(caller: Caller, tenant: str) -> bool:
+        known = tenants()
         return tenant in known and (len(known) == 1 or tenant in caller.teams)
 
     return allows

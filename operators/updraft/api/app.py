@@ -92,4 +92,5 @@ def platform_app() -> FastAPI:
     configured = settings()
     # MLflow's library takes seconds to import: start now, before a request imports it too.
     threading.Thread(target=import_client, args=("mlflow",), name="updraft-import", daemon=True).start()
-    return create_app(platform_parts(configured), airflow_guards(), team_policy(configured.tenants))
+    parts = platform_parts(configured)
+    return create_app(parts, airflow_guards(), team_policy(lambda: parts.tenancy().names))

@@ -16,8 +16,9 @@ from updraft.api.deadline import Deadline
 from updraft.api.room import UploadRoom
 from updraft.api.store import JobStore
 from updraft.exceptions import UnavailableError
-from updraft.services import Services, services_of
+from updraft.services import Services, services_of, tenancy_of
 from updraft.settings import Settings
+from updraft.tenants import Tenancy
 
 if TYPE_CHECKING:
     from updraft.ledger import Ledger, SeriesEvent
@@ -87,6 +88,10 @@ class Parts:
     room: UploadRoom = field(default_factory=UploadRoom)
     roll_back: Callable[..., SeriesEvent] = _no_roll_back  # as `controller.promotion.roll_back`
     check_data: Callable[[str, str], None] = lambda _source, _tenant: None  # raises DataError, RefusedError
+
+    def tenancy(self) -> Tenancy:
+        """Return the tenants in force."""
+        return tenancy_of(self.settings, self.ledger)
 
     def check_ledger(self) -> str:
         self.ledger().jobs.find(limit=1)

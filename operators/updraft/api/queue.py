@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
-from updraft.allocation import Grant, estimate_starts, learner_text
+from updraft.allocation import Grant, Policy, estimate_starts, learner_text
 from updraft.allocation.estimate import MOST
+from updraft.allocation.shares import Past
 from updraft.api.reading import JobReader
+from updraft.controller.queueing import past_use, policy_of
 from updraft.exceptions import UnavailableError
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger.records import QueueRow
@@ -38,14 +40,29 @@ def _starts(reader: JobReader, rows: Sequence[QueueRow]) -> Mapping[str, datetim
     counted = rows[: len(rows) - len(queue) + MOST]  # those behind get no estimate
     series = {(row.tenant, row.name) for row in counted}
     usual = parts.deadline.call("ledger", lambda: parts.ledger().queue.usual_seconds(series))
+    policy, past, now = rules(reader)
     return estimate_starts(
         queue,
         [Grant(row.request, row.granted_at) for row in rows if row.granted_at is not None],
         capacity_from_nodes(nodes, parts.settings.tolerations),
         {row.request.job_id: usual[row.tenant, row.name] for row in counted if (row.tenant, row.name) in usual},
-        datetime.now(UTC),
-        ageing=timedelta(hours=parts.settings.ageing_hours),
+        now,
+        policy=policy,
+        past=past,
     )
+
+
+def rules(reader: JobReader) -> tuple[Policy, Past, datetime]:
+    """Return what the next decision about the queue depends on besides nodes and jobs: the policy, what tenants have
+    used, and the time."""
+    parts = reader.parts
+
+    def ask() -> tuple[Policy, Past, datetime]:
+        tenants, now = parts.tenancy().tenants, parts.ledger().now()
+        past = past_use(parts.ledger(), parts.settings, now) if len(tenants) > 1 else {}
+        return policy_of(parts.settings, tenants), past, now
+
+    return parts.deadline.call("ledger", ask)
 
 
 def _entry(row: QueueRow, starts: Mapping[str, datetime]) -> QueueEntry:
@@ -63,5 +80,5 @@ def _entry(row: QueueRow, starts: Mapping[str, datetime]) -> QueueEntry:
         requested_at=request.requested_at,
         granted_at=row.granted_at,
         starts_at=starts.get(request.job_id),
-        reason="" if row.granted_at is not None else row.admission.reason,
+        reason=(row.leaving or "") if row.granted_at is not None else row.admission.reason,
     )

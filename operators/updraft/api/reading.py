@@ -102,9 +102,14 @@ class JobReader:
             and (name is None or job.name == name)
         ]
 
+    def tenants(self) -> list[str]:
+        """Return the caller's tenants."""
+        known = self.parts.deadline.call("ledger", lambda: self.parts.tenancy().names)
+        return [tenant for tenant in known if self.policy(self.caller, tenant)]
+
     def records(self, limit: int, state: State | None = None, name: str | None = None) -> list[ListedJob]:
         """Return the jobs of the caller's tenants, newest first."""
-        tenants = [t for t in self.parts.settings.tenants if self.policy(self.caller, t)]
+        tenants = self.tenants()
         found = self.parts.deadline.call(
             "ledger",
             lambda: [job for t in tenants for job in self.parts.ledger().jobs.find(t, state, name, limit)],

@@ -20,7 +20,7 @@ OUTCOMES = ("promoted", "rejected", "waiting")
 
 def listed(reader: JobReader, limit: int) -> list[schemas.SeriesSummary]:
     """Return the series of the caller's tenants, most recent job first."""
-    tenants = [tenant for tenant in reader.parts.settings.tenants if reader.policy(reader.caller, tenant)]
+    tenants = reader.tenants()
 
     def ask() -> list[schemas.SeriesSummary]:
         book = reader.parts.ledger()
@@ -57,7 +57,7 @@ def detail(reader: JobReader, tenant: str, name: str) -> schemas.SeriesDetail:
 
 def schedules(reader: JobReader) -> list[schemas.Schedule]:
     """Return the schedules of the caller's tenants."""
-    tenants = [tenant for tenant in reader.parts.settings.tenants if reader.policy(reader.caller, tenant)]
+    tenants = reader.tenants()
 
     def ask() -> list[schemas.Schedule]:
         book = reader.parts.ledger()

@@ -27,6 +27,7 @@ from updraft.recovery.policy import (
     NO_QUOTA,
     NO_ROOM,
     QUOTA_TOO_SMALL,
+    RECLAIMED,
     Budgets,
     Loss,
     PlannedRelaunch,
@@ -126,6 +127,8 @@ def conclude(
             outcome = replace(
                 outcome, cause=FailureClass.HALTED, label=MEANINGS[EndKind.HALTED].label, action=Action.STOP
             )
+        elif outcome.cause is FailureClass.PREEMPTED and (asked := book.queue.leaving(job_id)) is not None:
+            outcome = replace(outcome, reason=asked, label=RECLAIMED, action=Action.RELAUNCH)
         note_steps(services, launch, _statuses(services, launch))
         try:
             attempt = _close(services, job, manifest, launch, attempt, outcome)
@@ -196,7 +199,7 @@ def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift
     from updraft.ledger import Shift
 
     number, label = launch.attempt, outcome.label or None
-    became = "was refused" if releases_grant(label) else "was lost"
+    became = {NO_QUOTA: "was refused", RECLAIMED: "gave its room back"}.get(outcome.label, "was lost")
     return Shift(
         f"attempt {number} of {launch.role} {became}: {outcome.reason}; {relaunch.reason}",
         {"attempt": number, "cause": outcome.cause.value, "label": label},
@@ -227,7 +230,7 @@ def _following(
         infra_attempts=5 if budget.infra_attempts is None else budget.infra_attempts,
         app_attempts=0 if budget.app_attempts is None else budget.app_attempts,
     )
-    preempted = sum(a.outcome == FailureClass.PREEMPTED for a in ended)
+    preempted = sum(a.outcome == FailureClass.PREEMPTED and a.label != RECLAIMED for a in ended)
     had_room = any(a.label not in (NO_ROOM, NO_QUOTA, MEANINGS[EndKind.LATE].label) for a in ended)
     return decide(outcome, losses, budgets, preempted_before=preempted, had_room=had_room)
 
@@ -269,6 +272,8 @@ def _outcome(
     meaning = MEANINGS.get(seen.kind)
     if seen.kind is EndKind.HALTED and services.ledger.requests.pending(job.id, "halt") is None:
         meaning = None  # the user withdrew the halt: judge only what the learners show
+    if seen.kind is EndKind.RECLAIMED and services.ledger.queue.leaving(job.id) is None:
+        meaning = None
     if outcome is None and meaning is None:
         return None
     if meaning is not None and (outcome is None or not (outcome.ok or outcome.cause is FailureClass.PROGRAM)):

@@ -13,11 +13,14 @@ from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
 
 if TYPE_CHECKING:
-    from updraft.allocation import Capacity, GangRequest
-    from updraft.ledger import Job
+    from updraft.allocation import Capacity, GangRequest, Policy
+    from updraft.allocation.shares import Past
+    from updraft.ledger import Job, Ledger
     from updraft.manifest import Manifest
     from updraft.services import Services
+    from updraft.settings import Settings
     from updraft.taints import Toleration
+    from updraft.tenants import Tenant
 
 
 def enqueue(services: Services, job: Job) -> None:
@@ -55,16 +58,24 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
         disk_mib=-(-(resources.disk_bytes or 0) // 1024**2),
         placement=Placement.of(manifest.pod.node_selector, manifest.pod.tolerated) if manifest.pod else Placement(),
         priority=manifest.priority,
+        tenant=manifest.tenant,
     )
 
 
-def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: Sequence[Toleration]) -> str | None:
-    """Return why the job's gang can never run on these nodes, whatever else does; None if it can."""
-    from updraft.allocation import plan_admissions
+def why_never(
+    manifest: Manifest,
+    nodes: Sequence[dict[str, Any]],
+    tolerations: Sequence[Toleration],
+    tenants: Mapping[str, Tenant] | None = None,
+) -> str | None:
+    """Return why the job's gang can never run on these nodes and within these tenants' quotas, whatever else does; None
+    if it can."""
+    from updraft.allocation import Policy, plan_admissions
     from updraft.kubernetes.capacity import capacity_from_nodes
 
     request = request_of(manifest, "asked", datetime.now(UTC))
-    plan = plan_admissions([request], [], capacity_from_nodes(nodes, tolerations))
+    policy = Policy(tenants or {})
+    plan = plan_admissions([request], [], capacity_from_nodes(nodes, tolerations), policy=policy)
     return plan.impossible[0].reason if plan.impossible else None
 
 
@@ -79,8 +90,44 @@ def decide(services: Services, capacity: Capacity) -> None:
     """Plan the whole queue for this capacity."""
     from updraft.allocation import plan_admissions
 
-    ageing = timedelta(hours=services.settings.ageing_hours)
-    services.ledger.queue.plan(partial(plan_admissions, capacity=capacity, ageing=ageing))
+    tenants = services.tenancy().tenants
+    policy, now = policy_of(services.settings, tenants), services.ledger.now()
+    past = past_use(services.ledger, services.settings, now) if len(tenants) > 1 else {}
+    services.ledger.queue.plan(partial(plan_admissions, capacity=capacity, policy=policy, past=past, now=now))
+
+
+def policy_of(settings: Settings, tenants: Mapping[str, Tenant]) -> Policy:
+    """Return what the platform's operator has decided about the queue."""
+    from updraft.allocation import Policy
+
+    ageing, least_run = timedelta(hours=settings.ageing_hours), timedelta(minutes=settings.least_run_minutes)
+    return Policy(tenants, ageing, least_run)
+
+
+def past_use(ledger: Ledger, settings: Settings, now: datetime) -> Past:
+    """Return what each tenant has used on average, where older use counts less."""
+    from updraft.allocation import GangRequest
+    from updraft.allocation.shares import REMEMBERED, average_use
+
+    half_life = timedelta(hours=settings.share_half_life_hours)
+    held = [
+        (
+            GangRequest(
+                use.job_id,
+                use.learners,
+                use.cpus,
+                use.memory_mib,
+                use.gpus,
+                use.gpu_type,
+                use.granted_at,
+                tenant=use.tenant,
+            ),
+            use.granted_at,
+            use.released_at,
+        )
+        for use in ledger.queue.used(now - REMEMBERED * half_life)
+    ]
+    return average_use(held, now, half_life)
 
 
 def ask(services: Services, job_id: str) -> tuple[str, str]:

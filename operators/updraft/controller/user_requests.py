@@ -1,4 +1,5 @@
-"""Carry out users' requests for a running job: halt, resume, cancel. Each is a row of the ledger."""
+"""Carry out requests for a running job: users' halt, resume and cancel, and the planner's wish for its room. Each is a
+row of the ledger."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from updraft.controller.queueing import place_of
 from updraft.controller.records import launch_of
 from updraft.lifecycle import State
+from updraft.recovery.ends import EndKind
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job, Request
@@ -37,6 +39,17 @@ def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
     launch = launch_of(services.settings, job, attempt)
     for learner in launch.membership.learners:
         signals.request_stop(job.tenant, job.id, attempt.role, attempt.number, learner, store=services.store)
+
+
+def asked_to_leave(services: Services, job_id: str) -> tuple[Job, str | None, EndKind]:
+    """Return the job, why its programs have to save and leave (None: they may run), and which kind of end that is.
+
+    A user's halt goes before the planner's wish for the job's room.
+    """
+    job, halt = wanted(services, job_id)
+    if halt is not None:
+        return job, f"halted by {halt.by}", EndKind.HALTED
+    return job, services.ledger.queue.leaving(job_id), EndKind.RECLAIMED
 
 
 def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:

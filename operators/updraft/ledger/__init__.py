@@ -31,6 +31,7 @@ from updraft.ledger.records import (
     Shift,
     Shown,
     Transition,
+    Use,
     Validation,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "Shift",
     "Shown",
     "Transition",
+    "Use",
     "Validation",
     "open_ledger",
     "upgrade",

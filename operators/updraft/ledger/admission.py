@@ -12,16 +12,17 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from updraft.allocation import GangRequest, Grant, Placement, Plan, Priority
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds, revisions
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow
-from updraft.ledger.tables import WORD_LENGTH, grants, jobs, queue
+from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow, Use
+from updraft.ledger.tables import WORD_LENGTH, checkpoints, grants, jobs, queue, uses
 from updraft.lifecycle import TERMINAL, State
 
+_AMOUNTS = ("learners", "cpus", "memory_mib", "gpus", "gpu_type")
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
 
 Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # takes the queue in its order, and the grants
@@ -53,6 +54,7 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "reason": None,
         "impossible": False,
         "changed": count_change(connection),
+        "leaving": None,
     }
     if row is None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
@@ -87,7 +89,14 @@ def listing(connection: Connection) -> list[QueueRow]:
     )
     return [
         QueueRow(
-            _request(row), row.tenant, row.name, row.submitted_by, State(row.state), _admission(row), row.granted_at
+            _request(row),
+            row.tenant,
+            row.name,
+            row.submitted_by,
+            State(row.state),
+            _admission(row),
+            row.granted_at,
+            row.leaving,
         )
         for row in connection.execute(query.order_by(grants.c.requested_at, grants.c.job_id))
     ]
@@ -108,10 +117,13 @@ def usual_seconds(connection: Connection, tenant: str, name: str, newest: int) -
 
 
 def requeue(connection: Connection, job_id: str, request: GangRequest, now: datetime) -> None:
-    """Add a job that released its grant to the end of the queue. Does nothing for a job that is in the queue, or is not
-    QUEUED."""
-    if job_rows.get(connection, job_id, lock=True).state is State.QUEUED:
-        enqueue(connection, job_id, replace(request, requested_at=now))
+    """Add a job that released its grant to the end of the queue, or to its earlier place if it gave its room back when
+    the planner asked for it. Does nothing for a job that is in the queue, or is not QUEUED."""
+    if job_rows.get(connection, job_id, lock=True).state is not State.QUEUED:
+        return
+    row = _row(connection, job_id)
+    since = now if row is None or row.leaving is None else row.requested_at
+    enqueue(connection, job_id, replace(request, requested_at=since))
 
 
 def in_line(connection: Connection, job_id: str) -> bool:
@@ -137,10 +149,15 @@ def plan(connection: Connection, decide: Decide, now: datetime) -> None:
     other one its place and why it waits.
 
     Jobs that ended or were asked to cancel are no longer in the queue; what they were granted counts until released.
+    Running jobs that have to give their room back are asked to.
     """
     _lock(connection)
     waiting = _waiting(connection)
     planned = decide([_request(row) for row in waiting.values()], live_grants(connection))
+    for each in planned.reclaimed:
+        held = (grants.c.job_id == each.job_id) & grants.c.granted_at.is_not(None) & grants.c.released_at.is_(None)
+        values = {"leaving": bounds.message(each.reason), "changed": count_change(connection)}
+        connection.execute(update(grants).where(held, grants.c.leaving.is_(None)).values(**values))
     decided = {job_id: _decision(granted_at=now) for job_id in planned.granted}
     decided |= {each.job_id: _decision(place=each.place, reason=each.reason) for each in planned.waiting}
     decided |= {each.job_id: _decision(reason=each.reason, impossible=True) for each in planned.impossible}
@@ -182,16 +199,71 @@ def news(connection: Connection, since: int | None) -> QueueNews:
 def release(connection: Connection, job_id: str, now: datetime) -> bool:
     """Give back what was granted, or leaves the queue. Whether there was anything to give back."""
     live = (grants.c.job_id == job_id) & grants.c.released_at.is_(None)
-    if connection.execute(select(grants.c.job_id).where(live)).first() is None:
+    row = connection.execute(select(grants).where(live)).one_or_none()
+    if row is None:
         return False
+    if row.granted_at is not None:
+        held = {name: getattr(row, name) for name in ("job_id", *_AMOUNTS, "granted_at")}
+        connection.execute(insert(uses).values(**held, released_at=now))
     values = {"released_at": now, "changed": count_change(connection)}
     return connection.execute(update(grants).where(live).values(**values)).rowcount > 0
 
 
 def live_grants(connection: Connection) -> list[Grant]:
     """Return what is granted and not released, oldest first."""
-    query = select(grants).where(grants.c.released_at.is_(None), grants.c.granted_at.is_not(None))
-    return [Grant(_request(row), row.granted_at) for row in connection.execute(query.order_by(grants.c.granted_at))]
+    saved = (
+        select(checkpoints.c.job_id, func.max(checkpoints.c.created_at).label("saved_at"))
+        .group_by(checkpoints.c.job_id)
+        .subquery()
+    )
+    query = (
+        select(grants, jobs.c.tenant, jobs.c.state, saved.c.saved_at)
+        .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+        .outerjoin(saved, saved.c.job_id == grants.c.job_id)
+        .where(grants.c.released_at.is_(None), grants.c.granted_at.is_not(None))
+        .order_by(grants.c.granted_at)
+    )
+    return [_grant(row) for row in connection.execute(query)]
+
+
+def held(connection: Connection, job_id: str) -> GangRequest:
+    """Return what the job asked for when it came into the queue."""
+    query = select(grants, jobs.c.tenant).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+    return _request(connection.execute(query.where(grants.c.job_id == job_id)).one())
+
+
+def leaving(connection: Connection, job_id: str) -> str | None:
+    """Return why the job is asked to give back what it was granted; None if it is not."""
+    row = _row(connection, job_id)
+    return None if row is None or row.granted_at is None or row.released_at is not None else row.leaving
+
+
+def all_leaving(connection: Connection) -> frozenset[str]:
+    """Return the jobs that are asked to give back what they were granted."""
+    live = grants.c.released_at.is_(None) & grants.c.granted_at.is_not(None) & grants.c.leaving.is_not(None)
+    return frozenset(connection.execute(select(grants.c.job_id).where(live)).scalars())
+
+
+def used(connection: Connection, since: datetime) -> list[Use]:
+    """Return what jobs have held after `since`: what is released, and then what is not."""
+    query = select(uses, jobs.c.tenant).join_from(uses, jobs, uses.c.job_id == jobs.c.id)
+    rows = [*connection.execute(query.where(uses.c.released_at > since).order_by(uses.c.id))]
+    live = select(grants, jobs.c.tenant).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+    rows += connection.execute(live.where(grants.c.released_at.is_(None), grants.c.granted_at.is_not(None)))
+    return [
+        Use(
+            row.tenant,
+            row.job_id,
+            row.learners,
+            row.cpus,
+            row.memory_mib,
+            row.gpus,
+            row.gpu_type,
+            row.granted_at,
+            row.released_at,
+        )
+        for row in rows
+    ]
 
 
 def count_change(connection: Connection) -> int:
@@ -209,7 +281,7 @@ def _lock(connection: Connection) -> None:
 def _waiting(connection: Connection) -> dict[str, Row[Any]]:
     ended = [state.value for state in TERMINAL]
     query = (
-        select(grants)
+        select(grants, jobs.c.tenant)
         .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
         .where(_WAITS, jobs.c.state.not_in(ended), jobs.c.cancel_requested_at.is_(None))
     )
@@ -253,4 +325,15 @@ def _request(row: Row[Any]) -> GangRequest:
         row.disk_mib,
         placement=Placement.from_json(row.placement),
         priority=row.priority,
+        tenant=row.tenant,
+    )
+
+
+def _grant(row: Row[Any]) -> Grant:
+    return Grant(
+        _request(row),
+        row.granted_at,
+        saved_at=row.saved_at,
+        leaving=row.leaving is not None,
+        movable=State(row.state) is not State.STORING and State(row.state) not in TERMINAL,
     )

@@ -64,6 +64,24 @@ def rejoin(connection: Connection, job_id: str, seq: int, place: Place, now: dat
     return True
 
 
+def give_back(connection: Connection, job_id: str, now: datetime) -> bool:
+    """Give the room of a job that runs no learner back, as the planner has asked, and put the job into the queue where
+    it was before.
+
+    Returns False and does nothing if nobody asks for it any more, or a controller has gone on (an attempt is open).
+    """
+    job = job_rows.get(connection, job_id, lock=True)
+    reason = admission.leaving(connection, job_id)
+    if reason is None or job.ended or _runs(connection, job_id):
+        return False
+    request = admission.held(connection, job_id)
+    admission.release(connection, job_id, now)
+    admission.enqueue(connection, job_id, request)
+    tell = {"state": State.QUEUED.value, "tags": {}}
+    job_rows.move(connection, job_id, State.QUEUED, f"{reason}; waiting to be admitted again", {}, now, tell=tell)
+    return True
+
+
 def _runs(connection: Connection, job_id: str) -> bool:
     open_one = select(attempts.c.number).where(attempts.c.job_id == job_id, attempts.c.ended_at.is_(None))
     return connection.execute(open_one.limit(1)).first() is not None

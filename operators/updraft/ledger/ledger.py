@@ -22,6 +22,7 @@ from updraft.ledger.repositories import (
     Requests,
     Schedules,
     SeriesEvents,
+    Tenants,
     Validations,
 )
 
@@ -57,6 +58,7 @@ class Ledger:
         self.jobs, self.requests, self.attempts = Jobs(*opened), Requests(*opened), Attempts(*opened)
         self.queue, self.leases, self.outbox = Queue(*opened), Leases(*opened), Outbox(*opened)
         self.series, self.schedules, self.notices = SeriesEvents(*opened), Schedules(*opened), Notices(*opened)
+        self.tenants = Tenants(*opened)
         self.checkpoints, self.validations, self.idempotency = (
             Checkpoints(*opened),
             Validations(*opened),

@@ -170,6 +170,22 @@ class QueueRow:
     state: State
     admission: Admission
     granted_at: datetime | None = None
+    leaving: str | None = None  # why it is asked to give its room back
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a job has held, from its grant to its release; `released_at` is None while it holds it."""
+
+    tenant: str
+    job_id: str
+    learners: int
+    cpus: float  # this and the next three: per learner
+    memory_mib: int
+    gpus: int
+    gpu_type: str | None
+    granted_at: datetime
+    released_at: datetime | None = None
 
 
 @dataclass(frozen=True)

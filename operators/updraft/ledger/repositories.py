@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, insert, select, update
 
 from updraft import allocation
 from updraft.exceptions import NotFoundError
@@ -53,12 +53,15 @@ from updraft.ledger.records import (
     Series,
     SeriesEvent,
     Transition,
+    Use,
     Validation,
 )
+from updraft.ledger.tables import tenancy
 from updraft.lifecycle import State, Verdict
 from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.resume import ResumePlan
+from updraft.tenants import Tenancy
 
 T = TypeVar("T")
 
@@ -199,6 +202,12 @@ class Jobs(_Repository):
         with self._writing() as connection:
             return halting.rejoin(connection, job_id, seq, place, self._clock())
 
+    def give_back(self, job_id: str) -> bool:
+        """Put a job that the planner asks for its room, and that runs no learner, into the queue again; return whether
+        it is there. Once for all callers."""
+        with self._writing() as connection:
+            return halting.give_back(connection, job_id, self._clock())
+
     def revise(self, job_id: str, manifest: Mapping[str, Any], changes: Mapping[str, Any], by: str) -> Revision:
         """Make this the job's manifest from now on, and return its revision. An unchanged manifest adds no revision."""
         with self._writing() as connection:
@@ -311,8 +320,24 @@ class Queue(_Repository):
             found = {each: admission.usual_seconds(connection, *each, newest) for each in series}
         return {each: seconds for each, seconds in found.items() if seconds is not None}
 
+    def leaving(self, job_id: str) -> str | None:
+        """Return why the job is asked to give back what it was granted; None if it is not."""
+        with self._reading() as connection:
+            return admission.leaving(connection, job_id)
+
+    def grants(self) -> list[allocation.Grant]:
+        """Return what is granted and not released, oldest first."""
+        with self._reading() as connection:
+            return admission.live_grants(connection)
+
+    def used(self, since: datetime) -> list[Use]:
+        """Return what jobs have held after `since`."""
+        with self._reading() as connection:
+            return admission.used(connection, since)
+
     def requeue(self, job_id: str, request: allocation.GangRequest) -> None:
-        """Add a QUEUED job that released its grant to the end of the queue. Happens once for all callers."""
+        """Add a QUEUED job that released its grant to the end of the queue, or to its earlier place if the planner took
+        the grant back. Happens once for all callers."""
         with self._writing() as connection:
             admission.requeue(connection, job_id, request, self._clock())
 
@@ -573,6 +598,29 @@ class Notices(_Repository):
         """Record a failed try, and when the next one is due; None: it is given up."""
         with self._writing() as connection:
             notices.failed(connection, notice_id, error, due_at)
+
+
+class Tenants(_Repository):
+    """The tenants in force."""
+
+    def in_force(self) -> Tenancy | None:
+        """Return the tenants that the file named when it was last right; None if no file was read yet."""
+        with self._reading() as connection:
+            document = connection.execute(select(tenancy.c.document)).scalar_one_or_none()
+        return None if document is None else Tenancy.from_document(document)
+
+    def put(self, found: Tenancy) -> None:
+        """Put these tenants in force. The same again changes nothing; with others, the queue is planned again."""
+        document, stored = found.document(), select(tenancy.c.document)
+        with self._reading() as connection:
+            if connection.execute(stored).scalar_one_or_none() == document:
+                return
+        with self._writing() as connection:
+            admission.count_change(connection)  # locks the queue: two processes may read the file at once
+            known = connection.execute(stored).scalar_one_or_none()
+            values = {"document": document, "read_at": self._clock()}
+            change = insert(tenancy).values(id=1) if known is None else update(tenancy)
+            connection.execute(change.values(**values))
 
 
 class IdempotencyRecords(_Repository):

@@ -70,9 +70,10 @@ def pending(connection: Connection, job_id: str, kind: RequestKind) -> Request |
 
 
 def asked(connection: Connection) -> frozenset[str]:
-    """Return the jobs with an unanswered request of any kind. Requests to ended jobs are answered."""
+    """Return the jobs with an unanswered request of any kind, and those that are asked to give their room back.
+    Requests to ended jobs are answered."""
     query = select(requests.c.job_id).where(requests.c.answered_at.is_(None)).distinct()
-    return frozenset(connection.execute(query).scalars())
+    return frozenset(connection.execute(query).scalars()) | admission.all_leaving(connection)
 
 
 def answer(connection: Connection, job_id: str, seq: int, text: str, now: datetime) -> Request:

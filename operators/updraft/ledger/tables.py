@@ -129,8 +129,34 @@ grants = Table(
     Column("reason", Text),
     Column("impossible", Boolean, nullable=False, server_default=false()),
     Column("changed", BigInteger, nullable=False, server_default="0"),  # `queue.changes` when the row last changed
+    Column("leaving", Text),  # why the job is asked to give back what it was granted
     Index(None, "released_at"),
     Index(None, "changed"),
+)
+
+# What jobs have held and released, one row for each grant.
+uses = Table(
+    "uses",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("job_id", String(ID_LENGTH), ForeignKey("jobs.id"), nullable=False),
+    Column("learners", Integer, nullable=False),
+    Column("cpus", Float, nullable=False),  # this and the next three: per learner
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(WORD_LENGTH)),
+    Column("granted_at", UtcDateTime, nullable=False),
+    Column("released_at", UtcDateTime, nullable=False),
+    Index(None, "released_at"),
+)
+
+# A single row: the tenants in force, as the file of tenants named them when it was last right.
+tenancy = Table(
+    "tenancy",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("document", JSON, nullable=False),
+    Column("read_at", UtcDateTime, nullable=False),
 )
 
 # A single row. A transaction that changes the queue locks this row first and increments `changes`.

@@ -26,26 +26,26 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
-def field_errors(exc: ValidationError) -> Iterator[FieldError]:
-    """Yield all of them, in the order of the manifest's fields."""
+def field_errors(exc: ValidationError, root: type[BaseModel] = Manifest) -> Iterator[FieldError]:
+    """Yield all of them, in the order of the fields of `root`, the model that the error is about."""
     for error in exc.errors(include_url=False):
-        yield from _explain(error)
+        yield from _explain(error, root)
 
 
-def _explain(error: ErrorDetails) -> Iterator[FieldError]:
+def _explain(error: ErrorDetails, root: type[BaseModel]) -> Iterator[FieldError]:
     path = path_of(error["loc"])
     context = error.get("ctx", {})
     if error["type"] == "updraft":
         for field, value in context["fields"]:
             yield filled(field, join_path(path, field.path), value)
     elif error["type"] == "extra_forbidden":
-        yield _unknown(error["loc"], path)
+        yield _unknown(error["loc"], path, root)
     elif error["type"] == "missing":
-        info = _field(error["loc"])
+        info = _field(error["loc"], root)
         yield FieldError(path, None, "is missing", _meaning(info), example_of(info))
     else:
         problem, allowed = _problem(error["type"], context)
-        info = _field(error["loc"])
+        info = _field(error["loc"], root)
         guess = example_of(info)
         if error["type"] == "literal_error":
             names = literals(info)
@@ -72,6 +72,7 @@ def _problem(kind: str, context: dict[str, Any]) -> tuple[str, str]:
         "too_long": ("lists too many", f"a list with at most {context.get('max_length')}"),
         "too_short": ("lists nothing", f"a list with at least {context.get('min_length')}"),
         "literal_error": (f"{VALUE} is not allowed here", ""),
+        "dict_type": (f"{VALUE} is not a mapping", "a mapping"),
         "tuple_type": (f"{VALUE} is not a list", "a list"),
         "model_type": (f"{VALUE} is not a mapping of fields", "a mapping of fields"),
         "model_attributes_type": (f"{VALUE} is not a mapping of fields", "a mapping of fields"),
@@ -79,14 +80,14 @@ def _problem(kind: str, context: dict[str, Any]) -> tuple[str, str]:
     return table.get(kind, (f"{VALUE} is not valid ({kind.replace('_', ' ')})", "a valid value"))
 
 
-def _unknown(location: tuple[int | str, ...], path: str) -> FieldError:
-    """Return the nearest name among the siblings, then anywhere in the manifest."""
+def _unknown(location: tuple[int | str, ...], path: str, root: type[BaseModel]) -> FieldError:
+    """Return the nearest name among the siblings, then anywhere in a manifest."""
     name = str(location[-1])
-    siblings = names_of(_model_at(location[:-1]))
+    siblings = names_of(_model_at(location[:-1], root))
     prefix = path[: -len(shown_key(name))]
     guess = nearest(name, siblings)
     suggestion = f"{prefix}{guess}" if guess else None
-    if suggestion is None:
+    if suggestion is None and root is Manifest:
         everywhere = dict(_leaves(Manifest, ""))
         guess = nearest(name, everywhere)
         suggestion = ELSEWHERE.get(name.lower()) or (everywhere[guess] if guess else None)
@@ -107,6 +108,8 @@ def _leaves(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
 def path_of(location: tuple[int | str, ...]) -> str:
     path = ""
     for part in location:
+        if part == "[key]":  # pydantic's mark of an error in the key itself
+            continue
         path = join_path(path, part if isinstance(part, int) else shown_key(part))
     return path
 
@@ -116,17 +119,17 @@ def names_of(model: type[BaseModel]) -> list[str]:
     return [info.alias or name for name, info in model.model_fields.items()]
 
 
-def _model_at(location: tuple[int | str, ...]) -> type[BaseModel]:
-    model: type[BaseModel] = Manifest
+def _model_at(location: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseModel]:
+    model = root
     for part in location:
         info = _find(model, part) if isinstance(part, str) else None
         model = (model_in(info.annotation) if info else None) or model
     return model
 
 
-def _field(location: tuple[int | str, ...]) -> FieldInfo | None:
+def _field(location: tuple[int | str, ...], root: type[BaseModel]) -> FieldInfo | None:
     names = [part for part in location if isinstance(part, str)]
-    return _find(_model_at(tuple(names[:-1])), names[-1]) if names else None
+    return _find(_model_at(tuple(names[:-1]), root), names[-1]) if names else None
 
 
 def _find(model: type[BaseModel], name: str) -> FieldInfo | None:

@@ -21,6 +21,7 @@ from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft.settings import refuse_open_login
+from updraft.tenants import refuse_priority
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.tracking import TrackingTrigger
 
@@ -157,8 +158,10 @@ class AdmitOperator(UsesServices, BaseOperator):
             manifest = loaded.manifest
             for warning in loaded.warnings:
                 self.log.warning(warning)
+            tenancy = self.services.tenancy()
             refused = [
-                *refuse_unsupported(manifest, tenants=self.services.settings.tenants),
+                *refuse_unsupported(manifest, tenants=tenancy.names),
+                *refuse_priority(tenancy, manifest.tenant, manifest.priority),
                 *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
                 *unknown_notifiers(manifest, [*self.services.settings.notifiers]),
             ]

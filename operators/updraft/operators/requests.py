@@ -154,7 +154,7 @@ class RequestOperator(UsesServices, BaseOperator):
         from updraft.manifest.revision import revision
 
         try:
-            return revision(job.manifest, changes_of(context["params"]), tenants=self.services.settings.tenants)
+            return revision(job.manifest, changes_of(context["params"]), tenants=self.services.tenancy().names)
         except ManifestError as exc:
             raise EndTaskError(str(exc)) from exc
 

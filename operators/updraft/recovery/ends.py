@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from updraft.recovery.facts import PodFacts
 from updraft.recovery.failure_class import Action, FailureClass
-from updraft.recovery.policy import NO_QUOTA
+from updraft.recovery.policy import NO_QUOTA, RECLAIMED
 from updraft.recovery.rows_cluster import CONTROLLER_ROWS
 from updraft_learner.contract import ExitCode
 
@@ -35,6 +35,7 @@ class EndKind(StrEnum):
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
     HALTED = "halted"
+    RECLAIMED = "reclaimed"
     STALLED = "stalled"
     GIVEN_UP = "given up"
     QUOTA = "quota"
@@ -70,6 +71,7 @@ MEANINGS: Mapping[EndKind, Meaning] = {
     EndKind.DEADLINE: _as_in("job.deadline"),
     EndKind.CANCELLED: _as_in("job.cancelled"),
     EndKind.HALTED: _as_in("job.halted"),
+    EndKind.RECLAIMED: _as_in(RECLAIMED),
     EndKind.STALLED: _as_in("progress.stalled"),
     EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),  # the manifest asks to stop, not to restart
     EndKind.QUOTA: _as_in(NO_QUOTA),
@@ -87,7 +89,7 @@ class GangView:
         missing: Members without a known pod.
         size: The number of members.
         all_seen: Whether the watch has shown every member's pod at some time.
-        halting: Whether a user has asked to halt the job.
+        halting: Whether the programs were asked to save and leave.
         grace_seconds: How long a pod may store results after its program's end.
         node_lost_seconds: How long a pod stays on a node that does not answer.
         start_overdue: Whether a program has not started although the time for starting is over.

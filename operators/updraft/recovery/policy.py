@@ -18,6 +18,7 @@ APP_BACKOFF = Backoff(10.0, 300.0)
 NO_ROOM = "pod.no_room"
 NO_QUOTA = "quota.exceeded"
 QUOTA_TOO_SMALL = "quota.too_small"
+RECLAIMED = "grant.reclaimed"
 # A job that runs a week loses a node now and then, which is acceptable; a job that loses nodes all the time is not.
 INFRA_WINDOW_SECONDS = 24 * 3600.0
 
@@ -99,6 +100,8 @@ def decide(
     that are older than a day no longer count, and their nodes are no longer avoided.
     """
     losses = [x for x in losses if x.cause is FailureClass.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
+    if outcome.label == RECLAIMED:
+        return _again(outcome, losses, 0.0, "preempted, which is no loss", "in the queue again")
     if outcome.cause is FailureClass.PREEMPTED:
         return _again(outcome, losses, INFRA_BACKOFF.seconds(preempted_before), "preempted, which is no loss")
     waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if had_room else {})}
@@ -130,8 +133,8 @@ def decide(
 
 def releases_grant(label: str | None) -> bool:
     """Return whether a job whose attempt ended so waits without what it was granted: others can use that, and it
-    cannot."""
-    return label == NO_QUOTA
+    cannot, or may not any more."""
+    return label in (NO_QUOTA, RECLAIMED)
 
 
 def _again(

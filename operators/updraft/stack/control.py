@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import psutil
 
 from updraft.airflow_seams.switch import switched_off
-from updraft.settings import refuse_untrusted_tenants
 from updraft.stack import config as configuration
 from updraft.stack import environments, examples, files, footprint, processes, records
 from updraft.stack.cluster import ClusterConfig, answers
@@ -28,6 +27,7 @@ from updraft.stack.layout import Home, StackError
 from updraft.stack.parts import Part, base_environment, build_parts, stop_order
 from updraft.stack.processes import Identity
 from updraft.stack.records import PartState, Phase, SupervisorRecord
+from updraft.tenants import tenants_at_start
 
 POLL_SECONDS = 0.2
 Say = Callable[[str], None]
@@ -103,7 +103,7 @@ def up(
 
     Raises StackError that names the part, the reason and the log. Interrupting this leaves the stack as it is.
     """
-    refuse_untrusted_tenants(os.environ)
+    tenants_at_start(os.environ)
     switched_off(os.environ)  # raises for an unknown name
     watcher = running(home)
     if watcher is not None and watcher.phase in (Phase.STARTING, Phase.RUNNING):

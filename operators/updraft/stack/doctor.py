@@ -17,16 +17,14 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import time
 
-from updraft.exceptions import RefusedError
+from updraft.exceptions import RefusedError, UpdraftError
 from updraft.settings import (
     NOT_ISOLATED,
     OPEN_ADVICE,
     OPEN_LOGIN,
     OPEN_VARIABLE,
-    TRUST_ADVICE,
     Settings,
     is_true,
-    tenants_of,
 )
 from updraft.stack import config as configuration
 from updraft.stack import environments, footprint
@@ -37,6 +35,7 @@ from updraft.stack.layout import Home, StackError
 from updraft.stack.not_starting import tasks_not_starting
 from updraft.stack.probes import not_ready_because
 from updraft.stack.records import read_part
+from updraft.tenants import tenants_at_start
 
 MAX_CLOCK_SKEW_SECONDS = 60.0
 COMMAND_SECONDS = 60.0
@@ -226,9 +225,14 @@ def _cluster(home: Home, kubeconfig: Path | None, context: str | None) -> Iterat
 
 
 def _tenants() -> Iterator[Check]:
-    tenants, trusted = tenants_of(os.environ)
-    if len(tenants) > 1:
-        yield Check("tenants", trusted, f"{', '.join(tenants)} {NOT_ISOLATED}", "" if trusted else TRUST_ADVICE)
+    try:
+        names = tenants_at_start(os.environ).names
+    except UpdraftError as exc:
+        problem, _, advice = str(exc).rpartition("; ")
+        yield Check("tenants", False, problem, advice)
+        return
+    if len(names) > 1:
+        yield Check("tenants", True, f"{', '.join(names)} {NOT_ISOLATED}")
 
 
 def _login(home: Home) -> Check:
@@ -246,7 +250,11 @@ def _namespaces() -> list[str]:
     """Return the namespaces as the platform's processes will have them, whatever else their settings lack here."""
     fields = Settings.model_fields
     prefix = os.environ.get("UPDRAFT_NAMESPACE_PREFIX") or str(fields["namespace_prefix"].default)
-    return [f"{prefix}{tenant}" for tenant in tenants_of(os.environ)[0]]
+    try:
+        names = tenants_at_start(os.environ).names
+    except UpdraftError:
+        names = ()  # the check of the tenants says what is wrong
+    return [f"{prefix}{tenant}" for tenant in names]
 
 
 def _gpu_types(home: Home) -> dict[str, str]:

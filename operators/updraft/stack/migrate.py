@@ -10,12 +10,13 @@ import os
 from updraft.airflow_seams.switch import switched_off
 from updraft.exceptions import UpdraftError
 from updraft.ledger import upgrade
-from updraft.settings import OPEN_VARIABLE, is_true, refuse_open_login, refuse_untrusted_tenants
+from updraft.settings import OPEN_VARIABLE, is_true, refuse_open_login
+from updraft.tenants import tenants_at_start
 
 
 def main() -> None:
     try:
-        refuse_untrusted_tenants(os.environ)
+        tenants_at_start(os.environ)
         switched_off(os.environ)
         refuse_open_login(is_true(os.environ.get(OPEN_VARIABLE, "")))
     except UpdraftError as exc:

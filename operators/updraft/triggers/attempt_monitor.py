@@ -144,27 +144,29 @@ class AttemptMonitor:
         return None
 
     async def _asked(self) -> tuple[EndKind, str] | None:
-        """Return a user's halt or cancel as the end of the attempt. A halt first asks the programs to save and exit,
-        and waits a bounded time for them."""
+        """Return a cancel, a halt, or the planner's wish for the job's room as the end of the attempt. The last two
+        first ask the programs to save and exit, and wait a bounded time for them."""
         try:
             if not await request_poller(self._services).asked(self._launch.job_id):
                 self._halting_since = None
                 return None
-            job, halt = await asyncio.to_thread(user_requests.wanted, self._services, self._launch.job_id)
+            job, reason, kind = await asyncio.to_thread(
+                user_requests.asked_to_leave, self._services, self._launch.job_id
+            )
             if job.cancel_requested_by is not None:
                 return EndKind.CANCELLED, f"cancelled by {job.cancel_requested_by}"
-            if halt is None:
+            if reason is None:
                 self._halting_since = None
                 return None
             if runs_own_program(self._launch.role):  # it begins again
-                return EndKind.HALTED, f"halted by {halt.by}; a resume begins this step again"
+                return kind, f"{reason}; this step begins again when the job goes on"
             now = self._clock()
             if self._halting_since is None:
                 self._halting_since = now
             if now - self._halting_since <= self._services.settings.halt_wait_seconds:
                 await asyncio.to_thread(user_requests.ask_to_stop, self._services, job, self._attempt)
                 return None
-            return EndKind.HALTED, f"halted by {halt.by}; its programs did not leave on request and were stopped"
+            return kind, f"{reason}; its programs did not leave on request and were stopped"
         except UpdraftError as exc:  # the learners need neither the ledger nor the store; the next look asks again
             self._log.warning("What people ask of the job is not known: %s", exc)
             return None

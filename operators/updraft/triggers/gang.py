@@ -34,7 +34,7 @@ from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.kubernetes.watch import LaunchKey, PodWatch
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
-from updraft.recovery.policy import releases_grant
+from updraft.recovery.policy import NO_QUOTA, releases_grant
 from updraft.services import UsesServices
 from updraft.triggers.attempt_monitor import AttemptMonitor
 from updraft.triggers.queue import QueueReader, queue
@@ -126,12 +126,14 @@ class GangTrigger(UsesServices, BaseTrigger):
                     await self._wait_for_resume()
             case Queued(after):
                 again = after is not None and releases_grant(after.label)
-                if after is not None and again:
+                if after is not None and after.label == NO_QUOTA:
                     never = await asyncio.to_thread(attempts.never_fits, self.services, self.job_id, after)
                     if never is not None:
                         await asyncio.to_thread(self._record_impossible, never)
                         return None
                 await self._wait_in_line("admitted again" if again else "resumed")
+            case LaunchDue() | BackingOff() if await self._gives_back():
+                self.log.info("Its room was needed: in the queue again")
             case BackingOff(after, until, reason):
                 if self._told != after.number:
                     self._told = after.number
@@ -178,6 +180,12 @@ class GangTrigger(UsesServices, BaseTrigger):
 
     def _begin(self, after: Attempt | None) -> None:
         attempts.begin(self.services, self.services.ledger.jobs.get(self.job_id), self.role, after)
+
+    async def _gives_back(self) -> bool:
+        """Give back the room of a job without learners, if the planner asks for it."""
+        if not await self._poller().asked(self.job_id):
+            return False
+        return await asyncio.to_thread(self.services.ledger.jobs.give_back, self.job_id)
 
     def _touch(self, what: str) -> None:
         self.services.ledger.jobs.touch(self.job_id, f"{self.role}: {what}")

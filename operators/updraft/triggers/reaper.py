@@ -74,7 +74,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
             watches: dict[str, PodWatch] = {}
             while True:
                 try:
-                    for tenant in self.services.settings.tenants:
+                    for tenant in (await asyncio.to_thread(self.services.tenancy)).names:
                         if tenant not in watches:
                             watch = self.services.watch_pods(self.conn_id, self.services.settings.namespace(tenant))
                             watches[tenant] = await stack.enter_async_context(watch)

@@ -164,7 +164,7 @@ class Platform:
             raise DataError(f"{source}: bucket has no objects there; upload the data or correct the prefix")
 
     def client(self, user: str | None = "ada", policy: Policy | None = None) -> TestClient:
-        app = create_app(self.parts, guards(), policy or team_policy(self.settings.tenants))
+        app = create_app(self.parts, guards(), policy or team_policy(lambda: self.parts.tenancy().names))
         headers = {} if user is None else {"Authorization": f"Bearer {user}"}
         # Mounted as in Airflow, so that paths in the tests are those that clients use.
         from fastapi import FastAPI

@@ -58,7 +58,7 @@ def test_without_a_token_nothing_is_read(platform: Platform, method: str, path: 
             read.append(number)
             yield b"{" * 100_000
 
-    app = create_app(platform.parts, guards(), team_policy(["default"]))
+    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
 
     async def ask() -> int:
         async def chunks() -> AsyncIterator[bytes]:
@@ -177,7 +177,7 @@ def test_more_than_the_largest_tree_is_refused_within_the_bound(platform: Platfo
 
 def test_trees_of_one_user_wait_for_each_other(platform: Platform) -> None:
     """Before their bodies are read: each may take 300 MB."""
-    app = create_app(platform.parts, guards(), team_policy(["default"]))
+    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
     text = tree_text(3, "")
 
     async def run() -> tuple[int, int, list[int]]:

@@ -230,7 +230,7 @@ def test_the_schema_is_published(platform: Platform) -> None:
 
 def test_slow_uploads_leave_the_other_routes_their_threads(platform: Platform) -> None:
     """More of them than the server has threads."""
-    app = create_app(platform.parts, guards(), team_policy(["default"]))
+    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
     headers = {"Authorization": "Bearer ada"}
 
     async def run() -> int:

@@ -20,7 +20,7 @@ ONE = hashlib.sha256(b"one").hexdigest()
 
 def test_one_users_idle_uploads_leave_room_for_others(platform: Platform) -> None:
     """Eight of them used to hold every thread for uploads."""
-    app = create_app(platform.parts, guards(), team_policy(["default"]))
+    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
 
     async def run() -> tuple[int, list[int]]:
         go_on = anyio.Event()

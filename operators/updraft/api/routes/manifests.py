@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from updraft.api.bodies import manifest_body
 from updraft.api.depends import PartsDep
 from updraft.api.errors import manifest_fields
+from updraft.api.parts import Parts
 from updraft.manifest import (
     Manifest,
     ManifestError,
@@ -21,7 +22,7 @@ from updraft.manifest import (
 from updraft.manifest.pod_rules import judge
 from updraft.manifest.submission import unknown_notifiers
 from updraft.schemas import Validation
-from updraft.settings import Settings
+from updraft.tenants import refuse_priority
 
 router = APIRouter(tags=["manifests"])
 
@@ -37,15 +38,17 @@ def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Depends(manife
         loaded = parse_any(manifest)
     except ManifestError as exc:
         return Validation(valid=False, errors=tuple(manifest_fields(exc)))
-    wrong = refusals(loaded.manifest, parts.settings)
+    wrong = refusals(loaded.manifest, parts)
     return Validation(
         valid=wrong is None, errors=tuple(manifest_fields(wrong)) if wrong else (), warnings=loaded.warnings
     )
 
 
-def refusals(manifest: Manifest, settings: Settings) -> ManifestError | None:
+def refusals(manifest: Manifest, parts: Parts) -> ManifestError | None:
     """Return what is well-formed but not possible on this platform, all of it at once."""
-    fields = list(refuse_unsupported(manifest, tenants=settings.tenants))
+    settings, tenancy = parts.settings, parts.deadline.call("ledger", parts.tenancy)
+    fields = list(refuse_unsupported(manifest, tenants=tenancy.names))
+    fields += refuse_priority(tenancy, manifest.tenant, manifest.priority)
     fields += judge(manifest.pod, settings.pod_policy_of(manifest.tenant))
     fields += unknown_notifiers(manifest, [*settings.notifiers])
     try:

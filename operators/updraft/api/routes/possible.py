@@ -45,7 +45,7 @@ def possible(
     except ManifestError as exc:
         return Validation(valid=False, errors=tuple(manifest_fields(exc)))
     manifest = loaded.manifest
-    wrong = refusals(manifest, parts.settings)
+    wrong = refusals(manifest, parts)
     if wrong is not None:
         return Validation(valid=False, errors=tuple(manifest_fields(wrong)), warnings=loaded.warnings)
     check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
@@ -73,7 +73,7 @@ def planned(
     make of them: give the api-server the same Airflow settings and environment as the workers, which launch.
     """
     manifest = parse_any(body.manifest).manifest
-    if (wrong := refusals(manifest, parts.settings)) is not None:
+    if (wrong := refusals(manifest, parts)) is not None:
         raise wrong
     check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
     api_server = parts.deadline.call("cluster", parts.cluster.addresses) if parts.settings.network_policy else ()
@@ -98,7 +98,8 @@ def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple
             field = "image" if manifest.image is not None else "framework"
             names = ", ".join(sorted(there))
             yield field, f"{field}: the local node has no image {image!r} and pulls none; write one of {names}"
-    if nodes and (never := queueing.why_never(manifest, nodes, parts.settings.tolerations)) is not None:
+    tenants = parts.deadline.call("ledger", parts.tenancy).tenants
+    if nodes and (never := queueing.why_never(manifest, nodes, parts.settings.tolerations, tenants)) is not None:
         named = never.startswith(("resources", "pod."))
         yield (
             ("pod.node_selector" if never.startswith("pod.") else "resources"),

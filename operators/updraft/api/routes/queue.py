@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from updraft.allocation import Grant
+from updraft.allocation import GangRequest
 from updraft.allocation.document import StateDocument, state_document
 from updraft.api import queue
 from updraft.api.access import CallerDep
@@ -33,16 +33,20 @@ def show_state(reader: ReaderDep) -> StateDocument:
     parts = reader.parts
     rows = parts.deadline.call("ledger", lambda: parts.ledger().queue.listing())
     nodes = parts.deadline.call("cluster", parts.cluster.nodes)
-    known = []
-    for number, row in enumerate(rows, 1):
-        seen = reader.policy(reader.caller, row.tenant)
-        request = row.request if seen else replace(row.request, job_id=f"job {number} of another tenant")
-        known.append((request, row.granted_at))
+    grants = parts.deadline.call("ledger", lambda: parts.ledger().queue.grants())
+    policy, past, now = queue.rules(reader)
+
+    def shown(request: GangRequest, number: int) -> GangRequest:
+        seen = reader.policy(reader.caller, request.tenant)
+        return request if seen else replace(request, job_id=f"job {number} of another tenant")
+
     return state_document(
         capacity_from_nodes(nodes, parts.settings.tolerations).nodes,
-        [Grant(request, granted_at) for request, granted_at in known if granted_at is not None],
-        [request for request, granted_at in known if granted_at is None],
-        parts.settings.ageing_hours,
+        [replace(grant, request=shown(grant.request, number)) for number, grant in enumerate(grants, 1)],
+        [shown(row.request, number) for number, row in enumerate(rows, len(grants) + 1) if row.granted_at is None],
+        policy,
+        past,
+        now,
     )
 
 

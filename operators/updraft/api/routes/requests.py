@@ -49,7 +49,8 @@ def resume_job(
     job = reader.job(job_id)
     # For a job that has ended, the ledger refuses the request, so its changes are not checked.
     changes = {} if body is None or job.ended else body.changes
-    brought = revision(job.manifest, changes, tenants=reader.parts.settings.tenants)
+    tenancy = reader.parts.deadline.call("ledger", reader.parts.tenancy)
+    brought = revision(job.manifest, changes, tenants=tenancy.names)
     request = reader.parts.deadline.call(
         "ledger", lambda: reader.parts.ledger().requests.make(job.id, "resume", caller.name, revision=brought)
     )
