@@ -15,6 +15,7 @@ API_PREFIX = "/updraft/api/v1"
 PAGES_PREFIX = "/updraft/jobs"
 SERIES_PAGES_PREFIX = "/updraft/series"
 QUEUE_PAGE = "/updraft/queue"
+TENANTS_PAGE = "/updraft/tenants"
 UPLOAD_SECONDS = 120.0  # longest answer about a tree: of a big store, everything is listed
 NOT_NEEDED_TO_SUBMIT = frozenset({"mlflow"})  # the job's first task waits for it
 PART_TITLES = {"ledger": "The ledger", "storage": "The object store", "mlflow": "MLflow", "cluster": "The cluster"}
@@ -145,6 +146,44 @@ class QueueList(Schema):
 
     running: tuple[QueueEntry, ...] = ()
     waiting: tuple[QueueEntry, ...] = ()
+
+
+class SharePoint(Schema):
+    """A tenant's share of the cluster at one time."""
+
+    at: datetime
+    share: float = Field(description="Largest of its shares of CPUs, memory and GPUs, from 0 to 1")
+
+
+class TenantUse(Schema):
+    """What a tenant may use of the cluster, uses now and has used. Devices are counted by kind: `cpu` is a learner
+    without GPUs, `gpu` a GPU of any type; the types of GPUs have kinds of their own."""
+
+    name: str
+    weight: float
+    quota: dict[str, int] = Field({}, description="What it may always use; a kind that is missing is not limited")
+    borrow: dict[str, int] = Field({}, description="What it may use beyond its quota; missing: whatever is free")
+    lend: dict[str, int] = Field({}, description="What others may use of its quota; missing: whatever it does not use")
+    priorities: tuple[str, ...] = ()
+    used: dict[str, int] = {}
+    borrowed: dict[str, int] = Field({}, description="What it uses beyond its quota")
+    running: int = Field(description="Jobs that have room in the cluster")
+    waiting: int = Field(description="Jobs that wait for it")
+    share: float | None = Field(None, description="Largest of its shares of CPUs, memory and GPUs now, from 0 to 1")
+    claim: float | None = Field(
+        None, description="That share and its average so far, divided by the weight; the smallest is served next"
+    )
+    shares: tuple[SharePoint, ...] = Field((), description="Its share in the last 24 hours")
+    notes: tuple[str, ...] = Field((), description="What its limits may not have been meant to say")
+
+
+class TenantList(Schema):
+    """The caller's tenants."""
+
+    tenants: tuple[TenantUse, ...] = ()
+    problem: str | None = Field(
+        None, description="Why the file of tenants cannot be read; the tenants are those that it named before"
+    )
 
 
 class PriorityBody(Schema):

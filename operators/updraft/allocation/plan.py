@@ -4,7 +4,8 @@
   (`updraft.allocation.shares`) is next, with its first job by `GangRequest.turn`.
 - A job whose tenant may use no more waits, and so do the tenant's later jobs that need the same devices. Others pass
   it.
-- A job for which there is no room is passed only by jobs on nodes that it cannot use. So waiting ends when jobs end.
+- A job for which there is no room is passed only by jobs that can lie on none of the nodes that it can use. So waiting
+  ends when jobs end.
 - If it is within the quota of its tenant, jobs of tenants that have borrowed give their room back for it.
 
 A gang that can never fit is reported as impossible and does not block the queue.
@@ -80,6 +81,7 @@ class _Round:
         # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
         self._never = cache(lambda kind: _why_never(kind, capacity.nodes) or self._shares.never(kind))
         self._short = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, self._running, self._ready)}")
+        self._passes = cache(self._may_pass)
         self._heads: dict[GangRequest, GangRequest] = {}  # kinds of jobs that wait for room, each with the first one
         self._stopped: dict[str, dict[str, str]] = defaultdict(dict)  # by tenant: kinds of which it may use no more
         self._tried: set[str] = set()  # tenants for whose first waiting job room was reclaimed, or could not be
@@ -143,11 +145,16 @@ class _Round:
             # Try first beside the others where they are placed, then with everything placed again.
             left = add_to(self._free, request, self._ready) if self._free is not None else None
             return left or free_after([*self._running, request], self._ready)
-        others = [node for node in self._ready if not any(holds_one(node, head) for head in self._heads)]
-        if self._free is None or not others:
+        if self._free is None or not self._passes(_kind(request), len(self._heads)):
             return None
-        left = add_to(self._free, request, others)
-        return None if left is None else {**self._free, **left}
+        return add_to(self._free, request, self._ready)
+
+    def _may_pass(self, kind: GangRequest, heads: int) -> bool:
+        """Return whether such a gang can lie on no node that one of the first `heads` waiting kinds can use. The
+        cluster's own scheduler chooses among all nodes that a pod may lie on."""
+        firsts = list(self._heads)[:heads]
+        own = [node for node in self._ready if holds_one(node, kind)]
+        return not any(holds_one(node, head) for node in own for head in firsts)
 
     def _reclaim(self, request: GangRequest) -> str:
         """Choose the jobs that give their room back for a job that is within its tenant's quota; return what its reason

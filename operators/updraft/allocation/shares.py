@@ -57,6 +57,10 @@ class Shares:
         for i, amount in enumerate(request.amounts):
             amounts[i] += amount * request.learners
 
+    def used(self, tenant: str) -> dict[str, int]:
+        """Return the devices that the tenant uses, by kind."""
+        return {kind: number for kind, number in self._of(tenant).items() if number}
+
     def claim(self, tenant: str) -> float:
         """Return the tenant's dominant share divided by its weight."""
         amounts = self._amounts.get(tenant, (0.0, 0.0, 0.0))

@@ -12,7 +12,20 @@ from updraft.api import bodies, errors
 from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, refuse_foreign_page, team_policy
 from updraft.api.deadline import import_client
 from updraft.api.parts import Parts, platform_parts
-from updraft.api.routes import files, health, jobs, manifests, pages, possible, queue, requests, secrets, series, trees
+from updraft.api.routes import (
+    files,
+    health,
+    jobs,
+    manifests,
+    pages,
+    possible,
+    queue,
+    requests,
+    secrets,
+    series,
+    tenants,
+    trees,
+)
 from updraft.exceptions import UpdraftError
 from updraft.settings import refuse_open_login, settings
 
@@ -27,6 +40,7 @@ READ_ROUTERS: tuple[APIRouter, ...] = (
     manifests.router,
     queue.router,
     series.router,
+    tenants.router,
 )
 WRITE_ROUTERS: tuple[APIRouter, ...] = (possible.router, trees.router, secrets.router)
 

@@ -45,6 +45,7 @@ from updraft.schemas import (
     SeriesDetail,
     SeriesList,
     Stage,
+    TenantList,
     TransitionList,
     Validation,
 )
@@ -263,6 +264,10 @@ class Client:
     def queue_state(self) -> dict[str, Any]:
         """Return nodes, running jobs and queue as `updraft plan` reads them: the input of the next decision."""
         return self.http.json("GET", f"{API_PREFIX}/queue/state")
+
+    def tenants(self) -> TenantList:
+        """Return what the caller's tenants may use of the cluster, and what they use."""
+        return TenantList.model_validate(self.http.json("GET", f"{API_PREFIX}/tenants"))
 
     def prioritize(self, job_id: str, priority: str) -> str:
         """Give a job the priority `low`, `normal` or `high`; return a sentence that says what that changes.

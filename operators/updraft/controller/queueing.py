@@ -15,7 +15,7 @@ from updraft.lifecycle.workflow import TRAIN_ROLE
 if TYPE_CHECKING:
     from updraft.allocation import Capacity, GangRequest, Policy
     from updraft.allocation.shares import Past
-    from updraft.ledger import Job, Ledger
+    from updraft.ledger import Job, Ledger, Use
     from updraft.manifest import Manifest
     from updraft.services import Services
     from updraft.settings import Settings
@@ -106,28 +106,19 @@ def policy_of(settings: Settings, tenants: Mapping[str, Tenant]) -> Policy:
 
 def past_use(ledger: Ledger, settings: Settings, now: datetime) -> Past:
     """Return what each tenant has used on average, where older use counts less."""
-    from updraft.allocation import GangRequest
     from updraft.allocation.shares import REMEMBERED, average_use
 
     half_life = timedelta(hours=settings.share_half_life_hours)
-    held = [
-        (
-            GangRequest(
-                use.job_id,
-                use.learners,
-                use.cpus,
-                use.memory_mib,
-                use.gpus,
-                use.gpu_type,
-                use.granted_at,
-                tenant=use.tenant,
-            ),
-            use.granted_at,
-            use.released_at,
-        )
-        for use in ledger.queue.used(now - REMEMBERED * half_life)
-    ]
-    return average_use(held, now, half_life)
+    held = ledger.queue.used(now - REMEMBERED * half_life)
+    return average_use(((request_held(use), use.granted_at, use.released_at) for use in held), now, half_life)
+
+
+def request_held(use: Use) -> GangRequest:
+    """Return what a job has held as a request for it."""
+    from updraft.allocation import GangRequest
+
+    amounts = (use.learners, use.cpus, use.memory_mib, use.gpus, use.gpu_type)
+    return GangRequest(use.job_id, *amounts, use.granted_at, tenant=use.tenant)
 
 
 def ask(services: Services, job_id: str) -> tuple[str, str]:

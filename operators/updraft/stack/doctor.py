@@ -25,6 +25,7 @@ from updraft.settings import (
     OPEN_VARIABLE,
     Settings,
     is_true,
+    tenants_of,
 )
 from updraft.stack import config as configuration
 from updraft.stack import environments, footprint
@@ -253,7 +254,7 @@ def _namespaces() -> list[str]:
     try:
         names = tenants_at_start(os.environ).names
     except UpdraftError:
-        names = ()  # the check of the tenants says what is wrong
+        names = tenants_of(os.environ)[0]  # the check of the tenants says what is wrong
     return [f"{prefix}{tenant}" for tenant in names]
 
 

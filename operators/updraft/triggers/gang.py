@@ -132,7 +132,7 @@ class GangTrigger(UsesServices, BaseTrigger):
                         await asyncio.to_thread(self._record_impossible, never)
                         return None
                 await self._wait_in_line("admitted again" if again else "resumed")
-            case LaunchDue() | BackingOff() if await self._gives_back():
+            case LaunchDue() | BackingOff() if await asyncio.to_thread(self._gives_back):
                 self.log.info("Its room was needed: in the queue again")
             case BackingOff(after, until, reason):
                 if self._told != after.number:
@@ -181,11 +181,10 @@ class GangTrigger(UsesServices, BaseTrigger):
     def _begin(self, after: Attempt | None) -> None:
         attempts.begin(self.services, self.services.ledger.jobs.get(self.job_id), self.role, after)
 
-    async def _gives_back(self) -> bool:
+    def _gives_back(self) -> bool:
         """Give back the room of a job without learners, if the planner asks for it."""
-        if not await self._poller().asked(self.job_id):
-            return False
-        return await asyncio.to_thread(self.services.ledger.jobs.give_back, self.job_id)
+        book = self.services.ledger
+        return book.queue.leaving(self.job_id) is not None and book.jobs.give_back(self.job_id)
 
     def _touch(self, what: str) -> None:
         self.services.ledger.jobs.touch(self.job_id, f"{self.role}: {what}")

@@ -10,9 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from updraft.allocation import PRIORITIES, Capacity, GangRequest, Grant, Node, Placement, Priority, plan_admissions
+from updraft.allocation import (
+    PRIORITIES,
+    Capacity,
+    GangRequest,
+    Grant,
+    Node,
+    Placement,
+    Policy,
+    Priority,
+    plan_admissions,
+)
 from updraft.allocation.document import StateDocument, state_document
 from updraft.taints import Taint, Toleration
+from updraft.tenants import Tenant
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ONE_CPU = Capacity((Node("local", 1, 4096),))
@@ -55,7 +66,7 @@ def test_nobody_is_overtaken_by_what_came_later_than_its_priority_allows(
     jobs: list[tuple[float, Priority]], ageing: float
 ) -> None:
     queue = [request(f"job-{n}", hours, priority) for n, (hours, priority) in enumerate(jobs)]
-    plan = plan_admissions(queue, [Grant(request("runs"), NOON)], ONE_CPU, ageing=ageing * HOURS)
+    plan = plan_admissions(queue, [Grant(request("runs"), NOON)], ONE_CPU, policy=Policy(ageing=ageing * HOURS))
     place = {each.job_id: each.place for each in plan.waiting}
     assert sorted(place.values()) == list(range(1, len(queue) + 1))
     for a in queue:
@@ -72,11 +83,15 @@ def test_a_state_decides_the_same_after_it_was_written_and_read() -> None:
         Node("b", 4, 4096, ready=False, taints=(Taint("gpu", "yes", "NoSchedule"),)),
     )
     queue = [request("b", 1, "high", placement=placement), request("c", 2), request("d", 3, disk_mib=5)]
-    running = [Grant(request("runs"), NOON)]
-    document = state_document(nodes, running, queue, 12)
+    running = [Grant(request("runs", tenant="speech"), NOON, saved_at=NOON, movable=False), Grant(request("e"), NOON)]
+    policy = Policy({"speech": Tenant(quota={"cpu": 0}), "default": Tenant(quota={"cpu": 5}, weight=2)})
+    past = {"speech": (500.0, 20.0, 0.0)}
+    document = state_document(nodes, running, queue, policy, past, NOON + HOURS)
     again = StateDocument.model_validate_json(document.model_dump_json())
     assert again == document
-    assert again.decide() == plan_admissions(queue, running, Capacity(nodes))
+    assert again.decide() == plan_admissions(
+        queue, running, Capacity(nodes), policy=policy, past=past, now=NOON + HOURS
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +111,8 @@ def test_a_state_decides_the_same_after_it_was_written_and_read() -> None:
         ("nodes", [NODE, NODE], "a node is named once; named again: a"),
         ("ageing_hours", 0, "greater than 0"),
         ("ageing_hours", 1e300, "less than or equal to 87600"),
-        ("tenants", [], "Extra inputs"),
+        ("tenant", [], "Extra inputs"),
+        ("tenants", {"a": {"weight": 0}}, "weight"),
     ],
 )
 def test_a_wrong_document_is_refused(field: str, value: Any, words: str) -> None:

@@ -20,6 +20,7 @@ from ledger_helpers import grants
 from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import SimulatedKill, api_error, role_of, store_checkpoint, store_done
 
+from updraft.allocation import Plan, Reclaim
 from updraft.controller import queueing
 from updraft.controller.attempts import EndSignal
 from updraft.exceptions import IllegalTransitionError, UpdraftError
@@ -31,6 +32,7 @@ from updraft.triggers.gang import GangTrigger
 from updraft_learner.backoff import Backoff
 from updraft_learner.contract import STAGING_FAILED
 
+TAKEN_BACK = "tenant b takes back what is lent from its quota"
 STEPS_LIMIT = 400
 FAR = datetime.max.replace(tzinfo=UTC)
 USED_UP = (
@@ -48,6 +50,7 @@ class Story:
     asks: tuple[tuple[str, str, Mapping[str, Any] | None], ...] = ()
     manifest: Mapping[str, Any] = field(default_factory=dict)
     quota: frozenset[int] = frozenset()  # attempts whose second learner finds it used up
+    reclaims: frozenset[str] = frozenset()  # when the planner asks for the job's room
     back_off: bool = False  # whether a back-off is waited for; otherwise it is over at once
     state: State = State.COMPLETED
 
@@ -60,6 +63,8 @@ class Story:
     def people(self, platform: Platform, job_id: str, when: str) -> None:
         """Each asks once in the job's life, and has an answer before the next one asks."""
         book = platform.ledger
+        if when in self.reclaims and book.queue.leaving(job_id) is None:
+            book.queue.plan(lambda *_: Plan(reclaimed=(Reclaim(job_id, "other", TAKEN_BACK),)))
         asked = sum(1 for _ in book.requests.of_job(job_id))
         if asked >= len(self.asks) or book.jobs.get(job_id).ended:
             return

@@ -68,6 +68,18 @@ STORIES = {
         quota=frozenset({1}),
         back_off=True,
     ),
+    "asked for its room": Story({1: saves("step-3", then=exits(75, peers=75))}, reclaims=frozenset({"attempt 1"})),
+    "stopped for its room": Story({1: saves("step-3", then=runs_on("reclaimed"))}, reclaims=frozenset({"attempt 1"})),
+    "asked for its room while backing off": Story(
+        {1: saves("step-3", then=KILLED), 2: saves("step-6", then=KILLED)},
+        reclaims=frozenset({"backing off"}),
+        back_off=True,
+    ),
+    "asked for its room and halted": Story(
+        {1: saves("step-3", then=exits(75, peers=75))},
+        asks=(("attempt 1", "halt", None), ("halted", "resume", None)),
+        reclaims=frozenset({"attempt 1"}),
+    ),
     "lost while halting": Story(
         {1: saves("step-3", then=KILLED)},
         asks=(("attempt 1", "halt", None), ("halted", "resume", None)),

@@ -1,4 +1,4 @@
-"""Make the pages for users: jobs and series, as lists and one by one.
+"""Make the pages for users: jobs, series, the queue and tenants.
 
 The functions convert records to a page's content; the HTML is in `templates/` (Jinja2, which escapes every
 value). The only script is `static/pages.js`, and a page sends no request to another server.
@@ -8,5 +8,15 @@ from updraft.api.pages.job import PageFacts, job_page
 from updraft.api.pages.jobs import ShownMetric, jobs_page
 from updraft.api.pages.queue import queue_page
 from updraft.api.pages.series import series_list_page, series_page
+from updraft.api.pages.tenants import tenants_page
 
-__all__ = ["PageFacts", "ShownMetric", "job_page", "jobs_page", "queue_page", "series_list_page", "series_page"]
+__all__ = [
+    "PageFacts",
+    "ShownMetric",
+    "job_page",
+    "jobs_page",
+    "queue_page",
+    "series_list_page",
+    "series_page",
+    "tenants_page",
+]

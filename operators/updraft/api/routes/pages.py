@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from updraft.api import history, queue, series
+from updraft.api import history, queue, series, tenants
 from updraft.api.depends import ReaderDep, TenantDep
 from updraft.api.pages import (
     PageFacts,
@@ -22,6 +22,7 @@ from updraft.api.pages import (
     queue_page,
     series_list_page,
     series_page,
+    tenants_page,
 )
 from updraft.api.reading import JobReader
 from updraft.api.routes.jobs import read_metrics
@@ -119,6 +120,13 @@ def show_queue(reader: ReaderDep) -> HTMLResponse:
     """Show the jobs that wait for room in the cluster, and those that have it."""
     found = queue.listed(reader)
     return answer(lambda nonce: queue_page(found, nonce=nonce))
+
+
+@router.get("/tenants", response_class=HTMLResponse)
+def show_tenants(reader: ReaderDep) -> HTMLResponse:
+    """Return what the caller's tenants may use of the cluster, and what they use, as HTML."""
+    found = tenants.listed(reader)
+    return answer(lambda nonce: tenants_page(found, nonce=nonce))
 
 
 @router.get("/series", response_class=HTMLResponse)

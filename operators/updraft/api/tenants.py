@@ -1,0 +1,88 @@
+"""Make the answer about tenants from the ledger's rows, the file of tenants and the cluster's nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from updraft.allocation import Capacity, Node
+from updraft.allocation.shares import Shares, devices_text
+from updraft.api.queue import rules
+from updraft.api.reading import JobReader
+from updraft.controller.queueing import request_held
+from updraft.exceptions import UnavailableError
+from updraft.kubernetes.capacity import capacity_from_nodes
+from updraft.ledger import Use
+from updraft.schemas import SharePoint, TenantList, TenantUse
+from updraft.tenants import CPU, GPU, Tenant
+
+SHOWN = timedelta(hours=24)
+POINTS = 48
+
+
+def listed(reader: JobReader) -> TenantList:
+    """Return what the caller's tenants may use, use now and have used."""
+    parts = reader.parts
+    names = reader.tenants()
+    policy, past, now = rules(reader)
+    ledger = parts.ledger()
+    problem = parts.deadline.call("ledger", parts.tenancy).problem
+    rows = parts.deadline.call("ledger", ledger.queue.listing)
+    held = parts.deadline.call("ledger", lambda: ledger.queue.used(now - SHOWN))
+    capacity = _capacity(reader)
+    nodes = capacity.nodes if capacity is not None else ()
+    running = [row.request for row in rows if row.granted_at is not None]
+    shares, present = Shares(policy.tenants, nodes, running, past), Shares(policy.tenants, nodes, running, {})
+
+    def use(name: str) -> TenantUse:
+        tenant = policy.tenants.get(name, Tenant())
+        used = present.used(name)
+        known = capacity is not None
+        return TenantUse(
+            name=name,
+            weight=tenant.weight,
+            quota=tenant.quota,
+            borrow=tenant.borrow,
+            lend=tenant.lend,
+            priorities=tenant.priorities,
+            used=used,
+            borrowed={kind: used[kind] - most for kind, most in tenant.quota.items() if used.get(kind, 0) > most},
+            running=sum(row.tenant == name for row in rows if row.granted_at is not None),
+            waiting=sum(row.tenant == name for row in rows if row.granted_at is None),
+            share=present.claim(name) * tenant.weight if known else None,
+            claim=shares.claim(name) if known else None,
+            shares=tuple(_course(name, held, nodes, now)) if known else (),
+            notes=tuple(_notes(tenant, capacity)) if capacity is not None else (),
+        )
+
+    return TenantList(tenants=tuple(use(name) for name in names), problem=problem)
+
+
+def _capacity(reader: JobReader) -> Capacity | None:
+    """Return what the cluster's nodes can give; None if they are not known now."""
+    parts = reader.parts
+    try:
+        return capacity_from_nodes(parts.deadline.call("cluster", parts.cluster.nodes), parts.settings.tolerations)
+    except UnavailableError:
+        return None
+
+
+def _notes(tenant: Tenant, capacity: Capacity) -> Iterator[str]:
+    """Yield what an operator may not have meant."""
+    there = Counter({GPU: sum(node.gpus for node in capacity.nodes)})
+    for node in capacity.nodes:
+        if node.gpu_type:
+            there[node.gpu_type] += node.gpus
+    for kind, number in tenant.quota.items():
+        if kind != CPU and number > there[kind]:
+            yield f"its quota of {devices_text(kind, number)} is more than the cluster's {there[kind]}"
+
+
+def _course(name: str, held: Sequence[Use], nodes: Sequence[Node], now: datetime) -> Iterator[SharePoint]:
+    """Yield the tenant's dominant share of today's cluster at moments of the last time."""
+    mine = [(request_held(use), use.granted_at, use.released_at) for use in held if use.tenant == name]
+    for number in range(POINTS + 1):
+        at = now - SHOWN + number * SHOWN / POINTS
+        there = [request for request, start, end in mine if start <= at and (end is None or at < end)]
+        yield SharePoint(at=at, share=Shares({}, nodes, there, {}).claim(name))

@@ -1,0 +1,128 @@
+"""The file of tenants: what it may say, what is wrong in it, and that a wrong one changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from updraft.exceptions import UpdraftError
+from updraft.ledger import Ledger, upgrade
+from updraft.manifest import ManifestError
+from updraft.services import tenancy_of
+from updraft.settings import Settings
+from updraft.tenants import Tenancy, Tenant, parse_tenants, read_tenants, refuse_priority, tenants_at_start
+
+TWO = "tenants:\n  vision: {weight: 2, quota: {gpu: 8, cpu: 20}, borrow: {gpu: 4}, lend: {gpu: 6}}\n  speech: {}\n"
+
+
+def test_a_file_says_what_each_tenant_may_use() -> None:
+    assert parse_tenants(TWO).tenants == {
+        "vision": Tenant(weight=2, quota={"gpu": 8, "cpu": 20}, borrow={"gpu": 4}, lend={"gpu": 6}),
+        "speech": Tenant(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tenants: {}", "tenants: lists nothing"),
+        ("tenants: [a]", "tenants: a list is not a mapping"),
+        ("tenant: {}", "did you mean 'tenants'?"),
+        ("tenants: {a: {weight: 0}}", "tenants.a.weight: 0.0 gives the tenant no share; write a number above 0"),
+        ("tenants: {a: {weight: .inf}}", "tenants.a.weight: "),
+        ("tenants: {a: {quota: {gpu: -1}}}", "tenants.a.quota.gpu: -1 is too small; write a number of at least 0"),
+        ("tenants: {a: {quota: {gpu: 1.5}}}", "tenants.a.quota.gpu: 1.5 is not a whole number"),
+        ("tenants: {a: {qouta: {gpu: 1}}}", "did you mean 'tenants.a.quota'?"),
+        ("tenants: {a: {quota: {gpu: 1}, lend: {gpu: 3}}}", "tenants.a.lend.gpu: 3 is more than the quota of 1"),
+        ("tenants: {a: {borrow: {gpu: 3}}}", "tenants.a.borrow.gpu: is given, but quota names no gpu"),
+        ("tenants: {a: {quota: {cpu: 1}, lend: {cpu: 1}}}", "tenants.a.lend.cpu: cannot be limited"),
+        ("tenants: {a: {quota: {'x y': 1}}}", "tenants.a.quota['x y']: 'x y' is not a type of GPU"),
+        ("tenants: {A b: {}}", "tenants['A b']: 'A b' is not a valid name"),
+        ("tenants: {a: {priorities: [urgent]}}", "one of low, normal, high"),
+        ("tenants: {a: {}, a: {}}", "a"),
+        ("tenants: {", "tenants.yaml"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_field(text: str, words: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse_tenants(text)
+    assert words in str(caught.value)
+
+
+def test_several_tenants_have_to_trust_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.yaml"
+    file.write_text(TWO)
+    with pytest.raises(UpdraftError, match=r"vision, speech are several tenants.*UPDRAFT_TRUSTED_TENANTS=true"):
+        read_tenants(file, trusted=False)
+    environment = {"UPDRAFT_TENANTS_FILE": str(file)}
+    with pytest.raises(UpdraftError, match="several tenants"):
+        tenants_at_start(environment)
+    assert tenants_at_start({**environment, "UPDRAFT_TRUSTED_TENANTS": "true"}).names == ("vision", "speech")
+    assert tenants_at_start({}).names == ("default",)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"tenants:\n" + b" " * 1_000_000])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "tenants.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UpdraftError, match=r"tenants\.yaml"):
+        read_tenants(file, trusted=True)
+
+
+def test_priorities_can_be_kept_from_a_tenant() -> None:
+    tenancy = Tenancy({"vision": Tenant(priorities=("low", "normal"))})
+    assert refuse_priority(tenancy, "vision", "low") == ()
+    (wrong,) = refuse_priority(tenancy, "vision", "high")
+    assert wrong.text == "priority: 'high' is not allowed to tenant vision; write one of low, normal"
+
+
+def settings(url: str, **more: str) -> Settings:
+    given = {"LEDGER_URL": url, "S3_ENDPOINT": "http://s3", "MLFLOW_URI": "http://m", "CREDENTIALS_FILE": "c", **more}
+    return Settings.from_environment({f"UPDRAFT_{name}": value for name, value in given.items()})
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> tuple[Settings, Ledger]:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    upgrade(url)
+    found = settings(url, TENANTS_FILE=str(tmp_path / "tenants.yaml"), TRUSTED_TENANTS="true")
+    return found, Ledger(url)
+
+
+def test_tenants_are_named_in_one_place() -> None:
+    with pytest.raises(UpdraftError, match="UPDRAFT_TENANTS_FILE names the tenants; leave one of the two out"):
+        settings("sqlite://", TENANTS="vision", TENANTS_FILE="tenants.yaml")
+
+
+def written(configured: Settings, text: str, at: int) -> None:
+    assert configured.tenants_file is not None
+    configured.tenants_file.write_text(text)
+    os.utime(configured.tenants_file, (at, at))
+
+
+def test_a_file_is_read_again_and_a_wrong_one_changes_nothing(configured: tuple[Settings, Ledger]) -> None:
+    settings, ledger = configured
+    with pytest.raises(UpdraftError, match="cannot be read"):
+        tenancy_of(settings, lambda: ledger)
+    written(settings, TWO, 1)
+    assert tenancy_of(settings, lambda: ledger).names == ("vision", "speech")
+    written(settings, "tenants: {vision: {weight: 0}}", 2)
+    kept = tenancy_of(settings, lambda: ledger)
+    assert kept.names == ("vision", "speech")
+    assert kept.problem is not None
+    assert "tenants.vision.weight" in kept.problem
+    written(settings, "tenants: {robots: {}}", 3)
+    assert tenancy_of(settings, lambda: ledger) == Tenancy({"robots": Tenant()})
+    assert ledger.tenants.in_force() == Tenancy({"robots": Tenant()})
+
+
+def test_a_process_that_finds_a_wrong_file_knows_the_tenants_of_the_others(
+    configured: tuple[Settings, Ledger],
+) -> None:
+    settings, ledger = configured
+    ledger.tenants.put(Tenancy({"vision": Tenant()}))
+    kept = tenancy_of(settings, lambda: ledger)
+    assert (kept.names, "cannot be read" in str(kept.problem)) == (("vision",), True)
