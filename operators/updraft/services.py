@@ -91,11 +91,11 @@ def tenancy_of(settings: Settings, open_ledger: Callable[[], Ledger]) -> Tenancy
     Raises UpdraftError if the file is wrong and never was right.
     """
     from updraft.exceptions import UpdraftError
-    from updraft.tenants import Tenancy, Tenant, read_tenants
+    from updraft.tenants import Tenancy, read_tenants
 
     path = settings.tenants_file
     if path is None:
-        return Tenancy({name: Tenant() for name in settings.tenants})
+        return Tenancy.of(*settings.tenants)
     try:
         found = read_tenants(path, trusted=settings.trusted_tenants)
     except UpdraftError as exc:

@@ -13,7 +13,7 @@ A kind of device that `quota` does not name is not limited.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +44,7 @@ def _kind(value: str) -> str:
 
 
 Number = Annotated[int, Field(strict=True, ge=0, le=MOST_DEVICES)]
+User = Annotated[str, Field(strict=True, min_length=1, max_length=250)]
 Devices = dict[Annotated[str, AfterValidator(_kind)], Number]
 
 
@@ -66,6 +67,11 @@ class Tenant(Part):
     )
     lend: Devices = Field({}, description="Devices of its quota that others may use while it does not; without it, all")
     priorities: tuple[Priority, ...] = Field(PRIORITIES, min_length=1, description="Priorities that its jobs may have")
+    people: tuple[User, ...] = Field(
+        (),
+        description="Airflow's users who may run its jobs and see them; without it, those whose teams in Airflow name "
+        "the tenant",
+    )
 
     @model_validator(mode="after")
     def _limits_belong_to_quotas(self) -> Self:
@@ -100,6 +106,7 @@ class TenantsFile(Part):
     tenants: dict[Annotated[str, AfterValidator(check_name)], Tenant] = Field(
         min_length=1, max_length=MOST_TENANTS, description="Tenants by name"
     )
+    administrators: tuple[User, ...] = Field((), description="Airflow's users who may see and run the jobs of all")
 
 
 @dataclass(frozen=True)
@@ -108,11 +115,18 @@ class Tenancy:
 
     Args:
         tenants: By name.
+        administrators: Users who belong to all tenants.
         problem: Why the file of tenants cannot be read now, if it cannot; `tenants` is what it said before.
     """
 
     tenants: Mapping[str, Tenant] = field(default_factory=lambda: {"default": Tenant()})
+    administrators: tuple[str, ...] = ()
     problem: str | None = None
+
+    @classmethod
+    def of(cls, *names: str) -> Tenancy:
+        """Return tenants without limits."""
+        return cls({name: Tenant() for name in names})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,12 +134,27 @@ class Tenancy:
 
     def document(self) -> dict[str, Any]:
         """Return the tenants as plain JSON values; `from_document` reads them."""
-        return TenantsFile(tenants=dict(self.tenants)).model_dump(mode="json")
+        return TenantsFile(tenants=dict(self.tenants), administrators=self.administrators).model_dump(mode="json")
+
+    def allows(self, user: str, tenant: str, teams: Collection[str] = ()) -> bool:
+        """Return whether the user belongs to the tenant. Where there is one tenant, which names no people, every user
+        does.
+
+        Args:
+            teams: The user's teams in Airflow.
+        """
+        known = self.tenants.get(tenant)
+        if known is None:
+            return False
+        if user in self.administrators:
+            return True
+        return user in known.people if known.people else len(self.tenants) == 1 or tenant in teams
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Tenancy:
         """Return what `document` has made, perhaps in an earlier version of Updraft."""
-        return cls(TenantsFile.model_validate(document).tenants)
+        found = TenantsFile.model_validate(document)
+        return cls(found.tenants, found.administrators)
 
 
 def read_tenants(path: Path, *, trusted: bool) -> Tenancy:
@@ -165,14 +194,14 @@ def tenants_at_start(environment: Mapping[str, str]) -> Tenancy:
     refuse_untrusted_tenants(environment)
     names, trusted = tenants_of(environment)
     path = environment.get("UPDRAFT_TENANTS_FILE")
-    return read_tenants(Path(path), trusted=trusted) if path else Tenancy({name: Tenant() for name in names})
+    return read_tenants(Path(path), trusted=trusted) if path else Tenancy.of(*names)
 
 
 def parse_tenants(text: str, source: str = "tenants.yaml") -> Tenancy:
     """Return the tenants that a text in YAML names. Raises ManifestError."""
     raw = read_mapping(text, source)
     try:
-        return Tenancy(TenantsFile.model_validate(raw).tenants)
+        return Tenancy.from_document(raw)
     except ValidationError as exc:
         raise ManifestError(field_errors(exc, TenantsFile), source) from None
 
@@ -184,3 +213,15 @@ def refuse_priority(tenancy: Tenancy, tenant: str, priority: str) -> tuple[Field
         return ()
     problem = f"{show(priority)} is not allowed to tenant {tenant}"
     return (FieldError("priority", show(priority), problem, one_of(known.priorities)),)
+
+
+def refuse_user(tenancy: Tenancy, tenant: str, user: str) -> tuple[FieldError, ...]:
+    """Return an error if the tenant names its people, and the user is none of them. Airflow does not tell a task the
+    teams of a user, so that a tenant without people is open here."""
+    known = tenancy.tenants.get(tenant)
+    if known is None or not known.people or tenancy.allows(user, tenant):
+        return ()
+    mine = [name for name in tenancy.names if tenancy.allows(user, name)]
+    problem = f"{show(tenant)} is not a tenant of user {user}"
+    allowed = one_of(mine) if mine else "a tenant of yours; there is none, ask the platform's operator for one"
+    return (FieldError("tenant", show(tenant), problem, allowed),)

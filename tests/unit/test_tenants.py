@@ -12,7 +12,7 @@ from updraft.ledger import Ledger, upgrade
 from updraft.manifest import ManifestError
 from updraft.services import tenancy_of
 from updraft.settings import Settings
-from updraft.tenants import Tenancy, Tenant, parse_tenants, read_tenants, refuse_priority, tenants_at_start
+from updraft.tenants import Tenancy, Tenant, parse_tenants, read_tenants, refuse_priority, refuse_user, tenants_at_start
 
 TWO = "tenants:\n  vision: {weight: 2, quota: {gpu: 8, cpu: 20}, borrow: {gpu: 4}, lend: {gpu: 6}}\n  speech: {}\n"
 
@@ -77,6 +77,28 @@ def test_priorities_can_be_kept_from_a_tenant() -> None:
     assert refuse_priority(tenancy, "vision", "low") == ()
     (wrong,) = refuse_priority(tenancy, "vision", "high")
     assert wrong.text == "priority: 'high' is not allowed to tenant vision; write one of low, normal"
+
+
+def test_people_and_administrators_belong_to_a_tenant() -> None:
+    text = "administrators: [root]\ntenants:\n  vision: {people: [ada, bob]}\n  speech: {}\n"
+    tenancy = parse_tenants(text)
+    assert Tenancy.from_document(tenancy.document()) == tenancy
+    found = {user: [name for name in tenancy.names if tenancy.allows(user, name)] for user in ("root", "ada", "eve")}
+    assert found == {"root": ["vision", "speech"], "ada": ["vision"], "eve": []}
+    assert tenancy.allows("eve", "speech", teams=["speech"])
+    assert not tenancy.allows("eve", "vision", teams=["vision"])  # it names its people
+    assert not tenancy.allows("root", "robots")
+    assert Tenancy.of("default").allows("anybody", "default")
+    assert not Tenancy.of("a", "b").allows("anybody", "a")
+
+
+def test_a_job_of_another_tenant_is_refused_to_a_user() -> None:
+    tenancy = Tenancy({"vision": Tenant(people=("ada",)), "speech": Tenant(people=("bob",))})
+    assert refuse_user(tenancy, "vision", "ada") == ()
+    (wrong,) = refuse_user(tenancy, "vision", "bob")
+    assert wrong.text == "tenant: 'vision' is not a tenant of user bob; write one of speech"
+    (nowhere,) = refuse_user(tenancy, "vision", "eve")
+    assert "ask the platform's operator" in nowhere.text
 
 
 def settings(url: str, **more: str) -> Settings:

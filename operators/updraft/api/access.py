@@ -6,7 +6,7 @@ comes in a bearer header (CLI) or in the cookie of Airflow's UI (pages).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from fastapi import Depends, HTTPException, Request
 
 from updraft.exceptions import NotFoundError
 from updraft.lifecycle.workflow import TRAIN_DAG
+from updraft.tenants import Tenancy
 
 PAGE_HEADER = "x-updraft-page"
 
@@ -103,17 +104,15 @@ def caller_of(request: Request) -> Caller:
 CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
-def team_policy(tenants: Callable[[], Collection[str]]) -> Policy:
-    """Return the policy of tenants: every user sees the only tenant; where there are several, a user sees those that
-    the user's teams name.
+def tenant_policy(tenancy: Callable[[], Tenancy]) -> Policy:
+    """Return the policy of tenants, as `Tenancy.allows` has it.
 
     Args:
-        tenants: returns the names of the tenants in force.
+        tenancy: returns the tenants in force.
     """
 
     def allows(caller: Caller, tenant: str) -> bool:
-        known = tenants()
-        return tenant in known and (len(known) == 1 or tenant in caller.teams)
+        return tenancy().allows(caller.name, tenant, caller.teams)
 
     return allows
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from updraft.api import bodies, errors
-from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, refuse_foreign_page, team_policy
+from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, refuse_foreign_page, tenant_policy
 from updraft.api.deadline import import_client
 from updraft.api.parts import Parts, platform_parts
 from updraft.api.routes import (
@@ -107,4 +107,4 @@ def platform_app() -> FastAPI:
     # MLflow's library takes seconds to import: start now, before a request imports it too.
     threading.Thread(target=import_client, args=("mlflow",), name="updraft-import", daemon=True).start()
     parts = platform_parts(configured)
-    return create_app(parts, airflow_guards(), team_policy(lambda: parts.tenancy().names))
+    return create_app(parts, airflow_guards(), tenant_policy(parts.tenancy))

@@ -21,7 +21,7 @@ from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft.settings import refuse_open_login
-from updraft.tenants import refuse_priority
+from updraft.tenants import refuse_priority, refuse_user
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.tracking import TrackingTrigger
 
@@ -162,6 +162,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             refused = [
                 *refuse_unsupported(manifest, tenants=tenancy.names),
                 *refuse_priority(tenancy, manifest.tenant, manifest.priority),
+                *(refuse_user(tenancy, manifest.tenant, user) if (user := _submitter(context)) else ()),
                 *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
                 *unknown_notifiers(manifest, [*self.services.settings.notifiers]),
             ]
@@ -202,7 +203,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             dag_id=dag_id,
             run_id=run_id,
             manifest=dict(canonical),
-            submitted_by=context["dag_run"].triggering_user_name or "schedule",
+            submitted_by=_submitter(context) or "schedule",
         )
         try:
             return self.services.ledger.jobs.record(new)
@@ -319,6 +320,12 @@ def _nodes(services: Services) -> list[dict[str, Any]]:
     core = services.core
     listed = calls.call("list nodes", core.list_node)
     return list(core.api_client.sanitize_for_serialization(listed)["items"])
+
+
+def _submitter(context: Context) -> str | None:
+    """Return the user who started the run; None for a schedule."""
+    user: str | None = context["dag_run"].triggering_user_name
+    return user
 
 
 def _job_id(context: Context, name: str) -> str:

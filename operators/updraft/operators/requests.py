@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Param
 
-from updraft.exceptions import RefusedError, UnavailableError
+from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.operators.ending import EndTaskError
 from updraft.operators.links import AskedJobLink
 from updraft.services import UsesServices
+from updraft.tenants import refuse_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -146,6 +147,10 @@ class RequestOperator(UsesServices, BaseOperator):
     def _record(self, context: Context, job_id: str) -> Request:
         """Record the request. Raises RefusedError, EndTaskError for changes that are wrong."""
         job = self.services.ledger.jobs.get(job_id)
+        if (asker := context["dag_run"].triggering_user_name) and refuse_user(
+            self.services.tenancy(), job.tenant, asker
+        ):
+            raise NotFoundError(f"job: {job_id!r} does not exist")  # as for a job that does not
         brought = self._revision(context, job) if self.kind == "resume" and not job.ended else None
         return self.services.ledger.requests.make(job_id, self.kind, _user(context), revision=brought)
 

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from folder_store import FolderStore
 
 from updraft.api.accepted import AcceptedRun
-from updraft.api.access import Caller, Guards, Policy, team_policy
+from updraft.api.access import Caller, Guards, Policy, tenant_policy
 from updraft.api.app import create_app
 from updraft.api.deadline import Deadline
 from updraft.api.parts import Parts
@@ -164,7 +164,7 @@ class Platform:
             raise DataError(f"{source}: bucket has no objects there; upload the data or correct the prefix")
 
     def client(self, user: str | None = "ada", policy: Policy | None = None) -> TestClient:
-        app = create_app(self.parts, guards(), policy or team_policy(lambda: self.parts.tenancy().names))
+        app = create_app(self.parts, guards(), policy or tenant_policy(self.parts.tenancy))
         headers = {} if user is None else {"Authorization": f"Bearer {user}"}
         # Mounted as in Airflow, so that paths in the tests are those that clients use.
         from fastapi import FastAPI

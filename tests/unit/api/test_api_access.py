@@ -8,8 +8,9 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from unit.api.api_fakes import Platform
 
-from updraft.api.access import Caller, Guards, team_policy
+from updraft.api.access import Caller, Guards, tenant_policy
 from updraft.api.app import create_app, platform_app
+from updraft.tenants import Tenancy
 
 API = "/updraft/api/v1"
 JOB_ROUTES = (
@@ -122,7 +123,7 @@ def test_secrets_and_uploads_are_the_tenants_own(two_tenants: Platform) -> None:
 
 
 def test_one_tenant_is_everybodys_and_several_go_by_team() -> None:
-    one, several = team_policy(lambda: ["default"]), team_policy(lambda: ["vision", "speech"])
+    one, several = tenant_policy(lambda: Tenancy.of("default")), tenant_policy(lambda: Tenancy.of("vision", "speech"))
     assert one(Caller("ada"), "default")
     assert not one(Caller("ada"), "vision")
     assert several(Caller("ada", frozenset({"vision"})), "vision")
@@ -140,7 +141,7 @@ def test_a_browsers_cookie_may_look_but_not_act(platform: Platform) -> None:
         return request.state.caller  # type: ignore[no-any-return]
 
     platform.job("digits-1")
-    app = create_app(platform.parts, Guards(by_cookie, by_cookie), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, Guards(by_cookie, by_cookie), tenant_policy(lambda: Tenancy.of("default")))
     browser = TestClient(app, cookies={"_token": "t"})
     assert browser.get("/api/v1/jobs").status_code == 200
     assert browser.get("/api/v1/secrets").status_code == 200
@@ -162,7 +163,7 @@ def test_the_buttons_of_our_own_pages_act_and_no_other_page_can(platform: Platfo
         return request.state.caller  # type: ignore[no-any-return]
 
     platform.job("digits-1")
-    app = create_app(platform.parts, Guards(by_cookie, by_cookie), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, Guards(by_cookie, by_cookie), tenant_policy(lambda: Tenancy.of("default")))
     browser = TestClient(app, base_url="http://airflow:8080", cookies={"_token": "t"})
     own = {"X-Updraft-Page": "1", "Origin": "http://airflow:8080", "Sec-Fetch-Site": "same-origin"}
     cancel = "/api/v1/jobs/digits-1/cancel"

@@ -16,10 +16,11 @@ from pages import REPOSITORY
 from starlette.exceptions import HTTPException
 from unit.api.api_fakes import MANIFEST, Platform, guards
 
-from updraft.api.access import team_policy
+from updraft.api.access import tenant_policy
 from updraft.api.app import create_app
 from updraft.api.bodies import TREE_BYTES, JsonBody
 from updraft.api.deadline import CLIENTS, import_client
+from updraft.tenants import Tenancy
 from updraft_learner.trees import DEFAULT_LIMIT_FILES
 
 API = "/updraft/api/v1"
@@ -58,7 +59,7 @@ def test_without_a_token_nothing_is_read(platform: Platform, method: str, path: 
             read.append(number)
             yield b"{" * 100_000
 
-    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, guards(), tenant_policy(lambda: Tenancy.of("default")))
 
     async def ask() -> int:
         async def chunks() -> AsyncIterator[bytes]:
@@ -177,7 +178,7 @@ def test_more_than_the_largest_tree_is_refused_within_the_bound(platform: Platfo
 
 def test_trees_of_one_user_wait_for_each_other(platform: Platform) -> None:
     """Before their bodies are read: each may take 300 MB."""
-    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, guards(), tenant_policy(lambda: Tenancy.of("default")))
     text = tree_text(3, "")
 
     async def run() -> tuple[int, int, list[int]]:

@@ -14,11 +14,12 @@ import pytest
 from starlette.exceptions import HTTPException
 from unit.api.api_fakes import MANIFEST, Platform, guards
 
-from updraft.api.access import team_policy
+from updraft.api.access import tenant_policy
 from updraft.api.app import create_app
 from updraft.api.deadline import Deadline
 from updraft.api.uploads import BodyReader
 from updraft.schemas import UPLOAD_SECONDS
+from updraft.tenants import Tenancy
 from updraft_learner.contract import Keys
 from updraft_learner.trees import Tree, TreeFile
 
@@ -230,7 +231,7 @@ def test_the_schema_is_published(platform: Platform) -> None:
 
 def test_slow_uploads_leave_the_other_routes_their_threads(platform: Platform) -> None:
     """More of them than the server has threads."""
-    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, guards(), tenant_policy(lambda: Tenancy.of("default")))
     headers = {"Authorization": "Bearer ada"}
 
     async def run() -> int:

@@ -12,9 +12,10 @@ import httpx
 import pytest
 from unit.api.api_fakes import Platform, guards
 
-from updraft.api.access import team_policy
+from updraft.api.access import tenant_policy
 from updraft.api.app import create_app
 from updraft.api.room import REFUSED_SECONDS, STEP_BYTES, UploadRoom
+from updraft.tenants import Tenancy
 
 GIB = 1 << 30
 
@@ -64,7 +65,9 @@ def test_an_upload_that_the_disk_has_no_room_for_is_refused_before_a_byte_is_rea
         yield b"x"
 
     async def run() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(platform.parts, guards(), team_policy(lambda: ["default"])))
+        transport = httpx.ASGITransport(
+            create_app(platform.parts, guards(), tenant_policy(lambda: Tenancy.of("default")))
+        )
         headers = {"Authorization": "Bearer ada", "Content-Length": str(GIB + 1)}
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.put(f"/api/v1/blobs/{digest(b'x')}", content=body(), headers=headers)
@@ -88,7 +91,7 @@ def test_what_is_only_announced_is_kept_from_nobody(platform: Platform, what: st
     """Two bytes of 59 announced GiB refused everybody's uploads, for two hours at 8 KiB/s."""
     has, announced_bytes = HOSTAGES[what]
     limited(platform, **has, data_limit_bytes=50 * GIB)  # type: ignore[arg-type]
-    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, guards(), tenant_policy(lambda: Tenancy.of("default")))
 
     async def run() -> tuple[int, list[int]]:
         go_on = anyio.Event()
@@ -122,7 +125,7 @@ def test_what_is_only_announced_is_kept_from_nobody(platform: Platform, what: st
 
 def test_what_has_come_and_the_next_step_are_no_longer_free(platform: Platform) -> None:
     limited(platform, step_bytes=1000, free_bytes=2_500, upload_disk_reserve_bytes=0)
-    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, guards(), tenant_policy(lambda: Tenancy.of("default")))
 
     async def run() -> tuple[int, int, int]:
         go_on, ended = anyio.Event(), anyio.Event()

@@ -11,16 +11,17 @@ import pytest
 from starlette.exceptions import HTTPException
 from unit.api.api_fakes import Platform, guards
 
-from updraft.api.access import team_policy
+from updraft.api.access import tenant_policy
 from updraft.api.app import create_app
 from updraft.api.uploads import BodyReader
+from updraft.tenants import Tenancy
 
 ONE = hashlib.sha256(b"one").hexdigest()
 
 
 def test_one_users_idle_uploads_leave_room_for_others(platform: Platform) -> None:
     """Eight of them used to hold every thread for uploads."""
-    app = create_app(platform.parts, guards(), team_policy(lambda: ["default"]))
+    app = create_app(platform.parts, guards(), tenant_policy(lambda: Tenancy.of("default")))
 
     async def run() -> tuple[int, list[int]]:
         go_on = anyio.Event()

@@ -33,7 +33,11 @@ def judged(base: Manifest, conf: dict[str, Any]) -> Manifest:
         train_tasks(dag, params(base))
     admit: Any = copy.copy(dag.task_dict["admit"])
     merged = process_params(dag, admit, conf, suppress_exception=False)
-    context: Any = {"params": merged, "dag": dag, "dag_run": SimpleNamespace(dag_id="job_digits", run_id="digits-1")}
+    context: Any = {
+        "params": merged,
+        "dag": dag,
+        "dag_run": SimpleNamespace(dag_id="job_digits", run_id="digits-1", triggering_user_name=None),
+    }
     result: Manifest = admit._judge(context)
     return result
 
