@@ -189,7 +189,7 @@ def on_demand_examples() -> list[str]:
 
 
 @contextmanager
-def running_stack(name: str, variables: Mapping[str, str]) -> Iterator[Stack]:
+def running_stack(name: str, variables: Mapping[str, str], *, gpus: int = 1) -> Iterator[Stack]:
     """A stack with a new home of this name, started with these variables and ended afterwards."""
     if not (PREPARED / "envs" / "mlflow").exists():
         pytest.skip("SKIPPED SYSTEM TESTS: the environments are not built; run `make test`, which builds them")
@@ -206,7 +206,7 @@ def running_stack(name: str, variables: Mapping[str, str]) -> Iterator[Stack]:
     try:
         # Two CPUs whatever the machine has, so that waiting in the queue is really seen; devices are imaginary.
         started = subprocess.run(
-            [*stack_command, "up", "--cpus", "2", "--memory-mib", "12288", "--gpus", "1"],
+            [*stack_command, "up", "--cpus", "2", "--memory-mib", "12288", "--gpus", str(gpus)],
             env=environment,
             capture_output=True,
             text=True,

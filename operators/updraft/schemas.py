@@ -149,9 +149,9 @@ class QueueList(Schema):
 
 
 class SharePoint(Schema):
-    """A tenant's share of the cluster at one time."""
+    """A tenant's average share of the cluster in a span of time."""
 
-    at: datetime
+    at: datetime = Field(description="Begin of the span, which lasts until the next one")
     share: float = Field(description="Largest of its shares of CPUs, memory and GPUs, from 0 to 1")
 
 
@@ -173,7 +173,7 @@ class TenantUse(Schema):
     claim: float | None = Field(
         None, description="That share and its average so far, divided by the weight; the smallest is served next"
     )
-    shares: tuple[SharePoint, ...] = Field((), description="Its share in the last 24 hours")
+    shares: tuple[SharePoint, ...] = Field((), description="Its share in the last 24 hours, or since the first job")
     notes: tuple[str, ...] = Field((), description="What its limits may not have been meant to say")
 
 

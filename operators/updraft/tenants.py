@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from updraft.exceptions import UpdraftError
+from updraft.manifest import Manifest, refuse_unsupported
 from updraft.manifest.errors import VALUE, FieldError, ManifestError, all_wrong, one_of, show, wrong
 from updraft.manifest.explain import field_errors
 from updraft.manifest.part import Part
@@ -204,6 +205,14 @@ def parse_tenants(text: str, source: str = "tenants.yaml") -> Tenancy:
         return Tenancy.from_document(raw)
     except ValidationError as exc:
         raise ManifestError(field_errors(exc, TenantsFile), source) from None
+
+
+def refusals(manifest: Manifest, tenancy: Tenancy) -> list[FieldError]:
+    """Return an error for each value that this platform does not support, and for what the job's tenant may not."""
+    return [
+        *refuse_unsupported(manifest, tenants=tenancy.names),
+        *refuse_priority(tenancy, manifest.tenant, manifest.priority),
+    ]
 
 
 def refuse_priority(tenancy: Tenancy, tenant: str, priority: str) -> tuple[FieldError, ...]:

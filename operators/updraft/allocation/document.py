@@ -25,7 +25,7 @@ from updraft.allocation.model import (
 )
 from updraft.allocation.placement import Placement
 from updraft.allocation.plan import plan_admissions
-from updraft.allocation.shares import Past
+from updraft.allocation.shares import Past, Shares
 from updraft.taints import Taint, Toleration
 from updraft.tenants import Priority, Tenant
 
@@ -127,16 +127,25 @@ class StateDocument(Document):
 
     def decide(self) -> Plan:
         """Return the planner's decision."""
-        granted = [
-            Grant(_request(each), each.granted_at, each.saved_at, each.leaving, each.movable) for each in self.running
-        ]
         policy = Policy(
             dict(self.tenants), timedelta(hours=self.ageing_hours), timedelta(minutes=self.least_run_minutes)
         )
-        past = {name: each.past for name, each in self.tenants.items()}
         capacity = Capacity(tuple(_node(each) for each in self.nodes))
         queue = [_request(each) for each in self.queue]
-        return plan_admissions(queue, granted, capacity, policy=policy, past=past, now=self.now)
+        return plan_admissions(queue, self._granted(), capacity, policy=policy, past=self._past(), now=self.now)
+
+    def shares(self) -> Shares:
+        """Return what tenants use before the decision."""
+        nodes = [_node(each) for each in self.nodes]
+        return Shares(dict(self.tenants), nodes, [grant.request for grant in self._granted()], self._past())
+
+    def _granted(self) -> list[Grant]:
+        return [
+            Grant(_request(each), each.granted_at, each.saved_at, each.leaving, each.movable) for each in self.running
+        ]
+
+    def _past(self) -> Past:
+        return {name: each.past for name, each in self.tenants.items()}
 
 
 def state_document(

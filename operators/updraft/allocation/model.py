@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal
 
 from updraft.allocation.placement import Placement
 from updraft.taints import Taint
@@ -17,6 +18,7 @@ from updraft.tenants import CPU, GPU, PRIORITIES, Priority, Tenant
 Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
 AGEING = timedelta(hours=12)
 MOST_AGEING_HOURS = 87_600  # ten years: more is priority without ageing
+Rule = Literal["room", "quota", "tenant"]
 LEAST_RUN = timedelta(minutes=10)
 
 
@@ -157,11 +159,17 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A gang that must wait, with its place in the queue (from 1) and the reason."""
+    """A gang that must wait, with its place in the queue (from 1), the reason, and the rule that decided.
+
+    Args:
+        rule: `room`: there is none, or a job for which there is none is before it. `quota`: its tenant may use no more.
+            `tenant`: an earlier job of its tenant waits for the quota.
+    """
 
     job_id: str
     place: int
     reason: str
+    rule: Rule = "room"
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from updraft.allocation.model import (
     Plan,
     Policy,
     Reclaim,
+    Rule,
     Waiting,
 )
 from updraft.allocation.packing import add_to, fits, free_after, holds_one, never_fits, sums_allow
@@ -105,13 +106,14 @@ class _Round:
             request = lines[tenant].popleft()
             if not lines[tenant]:
                 del lines[tenant]
-            if (reason := self._hindrance(request)) is None:
+            if (hindrance := self._hindrance(request)) is None:
                 self._shares.take(request)
                 self._running.append(request)
                 started.append(request.job_id)
                 continue
             place = len(waiting) + 1
-            waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {reason}"))
+            rule, reason = hindrance
+            waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {reason}", rule))
             self._shares.foresee(request)
             self._ahead = request
         return Plan(tuple(started), tuple(waiting), tuple(impossible), tuple(self._reclaimed.values()))
@@ -120,15 +122,16 @@ class _Round:
         claim = self._shares.claim(request.tenant)
         return self._shares.borrows(request), claim, request.turn(self._policy.ageing)
 
-    def _hindrance(self, request: GangRequest) -> str | None:
-        """Return why the job waits; None if it starts, with its room taken from what is free."""
+    def _hindrance(self, request: GangRequest) -> tuple[Rule, str] | None:
+        """Return the rule and the reason why the job waits; None if it starts, with its room taken from what is
+        free."""
         stopped = self._stopped[request.tenant]
         if (kind := next((kind for kind in request.devices if kind in stopped), None)) is not None:
-            return f"behind {stopped[kind]}, which waits for the quota of tenant {request.tenant}"
+            return "tenant", f"behind {stopped[kind]}, which waits for the quota of tenant {request.tenant}"
         if (lacking := self._shares.lacks(request)) is not None:
             kinds, reason = lacking
             stopped.update(dict.fromkeys(kinds, request.job_id))
-            return f"needs {_need(request)}; {reason}"
+            return "quota", f"needs {_need(request)}; {reason}"
         if (left := self._placed(request)) is not None:
             self._free = left
             return None
@@ -137,7 +140,7 @@ class _Round:
         self._tried.add(request.tenant)
         given = self._reclaim(request) if first else ""
         self._heads.setdefault(_kind(request), request)
-        return f"{self._short(_kind(request))}{given}{behind}"
+        return "room", f"{self._short(_kind(request))}{given}{behind}"
 
     def _placed(self, request: GangRequest) -> dict[str, Amounts] | None:
         """Return what is left free if the job starts now; None if it may not."""

@@ -17,7 +17,7 @@ from updraft.ledger import Use
 from updraft.schemas import SharePoint, TenantList, TenantUse
 from updraft.tenants import CPU, GPU, Tenant
 
-SHOWN = timedelta(hours=24)
+SHOWN, SHORTEST = timedelta(hours=24), timedelta(minutes=5)
 POINTS = 48
 
 
@@ -80,9 +80,17 @@ def _notes(tenant: Tenant, capacity: Capacity) -> Iterator[str]:
 
 
 def _course(name: str, held: Sequence[Use], nodes: Sequence[Node], now: datetime) -> Iterator[SharePoint]:
-    """Yield the tenant's dominant share of today's cluster at moments of the last time."""
-    mine = [(request_held(use), use.granted_at, use.released_at) for use in held if use.tenant == name]
-    for number in range(POINTS + 1):
-        at = now - SHOWN + number * SHOWN / POINTS
-        there = [request for request, start, end in mine if start <= at and (end is None or at < end)]
-        yield SharePoint(at=at, share=Shares({}, nodes, there, {}).claim(name))
+    """Yield the tenant's share of today's cluster in equal spans up to now, each with its average: of the last day, or
+    since the first job if that was later."""
+    first = max(now - SHOWN, min((use.granted_at for use in held), default=now - SHOWN))
+    span = max(now - first, SHORTEST) / POINTS
+    whole = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
+    mine = [(request_held(use), use.granted_at, use.released_at or now) for use in held if use.tenant == name]
+    for number in range(POINTS):
+        start = now - (POINTS - number) * span
+        used = [0.0, 0.0, 0.0]
+        for request, granted, released in mine:
+            part = max(timedelta(0), min(released, start + span) - max(granted, start)) / span
+            for i, amount in enumerate(request.amounts):
+                used[i] += part * amount * request.learners
+        yield SharePoint(at=start, share=max(each / most for each, most in zip(used, whole, strict=True)))

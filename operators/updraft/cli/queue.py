@@ -11,6 +11,8 @@ import typer
 from updraft.cli.console import JobArgument, JsonOption, ago, duration, handled, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from updraft.allocation import Plan
+    from updraft.allocation.document import StateDocument
     from updraft.schemas import QueueEntry
 
 SHOWN = 10
@@ -42,12 +44,14 @@ def queue(
     if not found.running and not found.waiting:
         say("no job has room in the cluster, and none waits")
         return
-    rows = [("", *_facts(each), ago(each.granted_at), "", "") for each in found.running]
+    several = len({each.tenant for each in (*found.running, *found.waiting)}) > 1
+    rows = [("", *_facts(each, several), ago(each.granted_at), "", each.reason) for each in found.running]
     rows += [
-        (str(each.place or "?"), *_facts(each), ago(each.requested_at), _starts(each), each.reason)
+        (str(each.place or "?"), *_facts(each, several), ago(each.requested_at), _starts(each), each.reason)
         for each in found.waiting
     ]
-    print_table(("place", "job", "state", "priority", "learners", "since", "starts", "reason"), rows)
+    tenant = ("tenant",) if several else ()
+    print_table(("place", "job", *tenant, "state", "priority", "learners", "since", "starts", "reason"), rows)
 
 
 @handled
@@ -98,9 +102,11 @@ def prioritize(
 @handled
 def plan(
     state: Annotated[Path, typer.Argument(metavar="FILE", help="As `updraft queue --state` prints it.", exists=True)],
+    explain: Annotated[str | None, typer.Option("--explain", metavar="JOB", help="Say which rule decided.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decide about a queue that a file describes, without a platform: which jobs start, which wait and why."""
+    """Decide about a queue that a file describes, without a platform: which jobs start, which wait and why, and which
+    give their room back."""
     from dataclasses import asdict
 
     from pydantic import ValidationError
@@ -115,17 +121,60 @@ def plan(
         more = f"\nand {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
         raise RefusedError(f"{state} is not a state of the queue:\n" + "\n".join(lines[:SHOWN]) + more) from None
     decided = found.decide()
+    if explain is not None:
+        _explain(found, decided, explain)
+        return
     if as_json:
         print_json(asdict(decided))
         return
     rows = [(job, "starts", "", "") for job in decided.granted]
     rows += [(each.job_id, "waits", str(each.place), each.reason) for each in decided.waiting]
     rows += [(each.job_id, "never starts", "", each.reason) for each in decided.impossible]
+    rows += [(each.job_id, "gives its room back", "", each.reason) for each in decided.reclaimed]
     print_table(("job", "decision", "place", "reason"), rows) if rows else say("no job is in the queue")
 
 
-def _facts(each: QueueEntry) -> tuple[str, str, str, str]:
-    return each.job, each.state, each.priority, f"{each.learners} x {each.each}"
+def _explain(state: StateDocument, decided: Plan, job: str) -> None:
+    """Print the decision about one job and the rule behind it."""
+    from updraft.exceptions import RefusedError
+
+    mine = next((each for each in (*state.queue, *state.running) if each.job == job), None)
+    if mine is None:
+        raise RefusedError(f"{job}: is neither in the queue nor running; name one that the file names")
+    shares = state.shares()
+    waits = {each.job_id: each for each in decided.waiting}
+    reasons = {each.job_id: each.reason for each in (*decided.waiting, *decided.impossible, *decided.reclaimed)}
+    if job in waits:
+        rule = _RULES[waits[job].rule]
+    elif job in decided.granted:
+        rule = "It was its turn: it is within the limits of its tenant, and there is room for the whole gang."
+    elif job in reasons:
+        running = mine in state.running
+        rule = "Its tenant has borrowed, and gives back." if running else "Nothing that ends would ever make it fit."
+    else:
+        rule = "It runs, and nothing asks for its room."
+    say(f"{job}: {reasons.get(job, 'starts' if job in decided.granted else 'runs')}")
+    say(rule)
+    limits = state.tenants.get(mine.tenant)
+    say(
+        f"Tenant {mine.tenant} uses {shares.used(mine.tenant) or 'nothing'}; its quota is "
+        f"{(limits.quota if limits else None) or 'not limited'}."
+    )
+    say("Claims of the tenants, the smallest is served next:")
+    for tenant in sorted({each.tenant for each in (*state.queue, *state.running)}, key=shares.claim):
+        say(f"  {tenant}: {shares.claim(tenant):.3f}")
+
+
+_RULES = {
+    "room": "There is no room for it, or a job for which there is none is before it and can use the same nodes.",
+    "quota": "Its tenant may use no more devices of this kind, by its quota and what it may borrow.",
+    "tenant": "An earlier job of its tenant waits for the tenant's quota, and needs the same kind of device.",
+}
+
+
+def _facts(each: QueueEntry, several: bool) -> tuple[str, ...]:
+    tenant = (each.tenant,) if several else ()
+    return each.job, *tenant, each.state, each.priority, f"{each.learners} x {each.each}"
 
 
 def _starts(each: QueueEntry) -> str:

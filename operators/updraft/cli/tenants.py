@@ -70,8 +70,8 @@ def check(
             name,
             f"{each.weight:g}",
             _devices(each.quota) or "no limits",
-            _limits(each.quota, each.borrow, "whatever is free"),
-            _limits(each.quota, each.lend, "whatever it does not use"),
+            _limits(each.quota, each.borrow, "any"),
+            _limits(each.quota, each.lend, "all"),
             ", ".join(each.priorities),
         )
         for name, each in found.items()
@@ -85,4 +85,4 @@ def _devices(numbers: Mapping[str, int]) -> str:
 
 
 def _limits(quota: Mapping[str, int], limits: Mapping[str, int], without: str) -> str:
-    return ", ".join(f"{limits[kind]} {kind}" if kind in limits else f"{without} ({kind})" for kind in sorted(quota))
+    return ", ".join(f"{limits.get(kind, without)} {kind}" for kind in sorted(quota))

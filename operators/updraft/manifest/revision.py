@@ -5,7 +5,7 @@ Pure. Called by the plugin's route and by the task of the DAG `resume_job`, befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from updraft.manifest.errors import FieldError, ManifestError, nearest, one_of
@@ -17,26 +17,27 @@ from updraft.manifest.text import plain_mapping
 from updraft.manifest.typed import retyped, typed
 
 # All other fields define the job itself: its data, its code and its model's name are already recorded.
+Refusals = Callable[[Manifest], Sequence[FieldError]]
 CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints", "failures", "priority")
 SOURCE = "changes"
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 
 
 def revision(
-    manifest: Mapping[str, Any], changes: Mapping[str, Any], *, tenants: Sequence[str] = ("default",)
+    manifest: Mapping[str, Any], changes: Mapping[str, Any], refusals: Refusals = refuse_unsupported
 ) -> dict[str, Any] | None:
     """Return what a request to resume carries: `{"manifest", "changes"}`; None if the changes change nothing.
 
-    Raises ManifestError as `revised`.
+    `refusals` returns what this platform refuses of a manifest that is right by itself. Raises ManifestError as `revised`.
     """
     if not changes:
         return None
-    after = revised(manifest, changes, tenants=tenants)
+    after = revised(manifest, changes, refusals)
     return None if after == parse(manifest) else {"manifest": after.canonical(), "changes": dict(changes)}
 
 
 def revised(
-    manifest: Mapping[str, Any], changes: Mapping[str, Any], *, tenants: Sequence[str] = ("default",)
+    manifest: Mapping[str, Any], changes: Mapping[str, Any], refusals: Refusals = refuse_unsupported
 ) -> Manifest:
     """Return the manifest with the changes in it. A mapping in `changes` is merged, null takes a value back to its
     default.
@@ -58,7 +59,7 @@ def revised(
         result = parse(merged, source=SOURCE)
     except ManifestError as exc:
         raise ManifestError([*fixed, *strange, *exc.fields], SOURCE) from None
-    if wrong := [*fixed, *strange, *refuse_unsupported(result, tenants=tenants)]:
+    if wrong := [*fixed, *strange, *refusals(result)]:
         raise ManifestError(wrong, SOURCE)
     return result
 

@@ -21,7 +21,7 @@ from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft.settings import refuse_open_login
-from updraft.tenants import refuse_priority, refuse_user
+from updraft.tenants import refusals, refuse_user
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.tracking import TrackingTrigger
 
@@ -144,7 +144,7 @@ class AdmitOperator(UsesServices, BaseOperator):
 
     def _judge(self, context: Context) -> Manifest:
         """Validate the whole manifest before anything is staged; all wrong fields are in the first lines of the log."""
-        from updraft.manifest import ManifestError, export_image_of, image_of, read_form, refuse_unsupported
+        from updraft.manifest import ManifestError, export_image_of, image_of, read_form
         from updraft.manifest.pod_rules import judge
         from updraft.manifest.submission import unknown_notifiers
 
@@ -160,8 +160,7 @@ class AdmitOperator(UsesServices, BaseOperator):
                 self.log.warning(warning)
             tenancy = self.services.tenancy()
             refused = [
-                *refuse_unsupported(manifest, tenants=tenancy.names),
-                *refuse_priority(tenancy, manifest.tenant, manifest.priority),
+                *refusals(manifest, tenancy),
                 *(refuse_user(tenancy, manifest.tenant, user) if (user := _submitter(context)) else ()),
                 *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
                 *unknown_notifiers(manifest, [*self.services.settings.notifiers]),

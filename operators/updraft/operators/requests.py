@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Param
@@ -18,7 +19,7 @@ from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.operators.ending import EndTaskError
 from updraft.operators.links import AskedJobLink
 from updraft.services import UsesServices
-from updraft.tenants import refuse_user
+from updraft.tenants import refusals, refuse_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -159,7 +160,8 @@ class RequestOperator(UsesServices, BaseOperator):
         from updraft.manifest.revision import revision
 
         try:
-            return revision(job.manifest, changes_of(context["params"]), tenants=self.services.tenancy().names)
+            changes, tenancy = changes_of(context["params"]), self.services.tenancy()
+            return revision(job.manifest, changes, partial(refusals, tenancy=tenancy))
         except ManifestError as exc:
             raise EndTaskError(str(exc)) from exc
 

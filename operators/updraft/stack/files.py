@@ -65,10 +65,6 @@ EMISSION_POLICY: list[dict[str, object]] = [
     {"scope": {"dag_id": "reaper"}, "controls": {"emit": False}},
     {"scope": {"operator": r"updraft\..*"}, "match_mode": "regex", "controls": {"emit": False}},
     {
-        "scope": {"operator": "updraft.operators.learner.LearnerOperator"},
-        "controls": {"emit": True, "extract_operator_metadata": False},
-    },
-    {
         "scope": {"operator": r"updraft\.operators\.(stage\.Stage|registry\.Register|registry\.Promote)Operator"},
         "match_mode": "regex",
         "controls": {"emit": True},

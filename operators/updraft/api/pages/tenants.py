@@ -42,9 +42,7 @@ def tenants_page(found: TenantList, *, nonce: str = "") -> str:
         for number, each in enumerate(found.tenants)
         if each.shares
     ]
-    hours = 0.0
-    if first := next((each.shares for each in found.tenants if each.shares), None):
-        hours = (first[-1].at - first[0].at).total_seconds() / 3600
+    first = next((each.shares for each in found.tenants if each.shares), None)
     return render(
         "tenants.html",
         title="Updraft tenants",
@@ -53,7 +51,7 @@ def tenants_page(found: TenantList, *, nonce: str = "") -> str:
         found=found,
         bars={each.name: _bars(each) for each in found.tenants},
         lines=lines,
-        hours=hours,
+        seconds=(first[-1].at - first[0].at).total_seconds() if first else 0,
         width=WIDTH,
         height=HEIGHT,
         left=LEFT,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
+from updraft import tenants
 from updraft.api.bodies import manifest_body
 from updraft.api.depends import PartsDep
 from updraft.api.errors import manifest_fields
@@ -17,12 +18,10 @@ from updraft.manifest import (
     image_of,
     json_schema,
     parse_any,
-    refuse_unsupported,
 )
 from updraft.manifest.pod_rules import judge
 from updraft.manifest.submission import unknown_notifiers
 from updraft.schemas import Validation
-from updraft.tenants import refuse_priority
 
 router = APIRouter(tags=["manifests"])
 
@@ -46,9 +45,8 @@ def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Depends(manife
 
 def refusals(manifest: Manifest, parts: Parts) -> ManifestError | None:
     """Return what is well-formed but not possible on this platform, all of it at once."""
-    settings, tenancy = parts.settings, parts.deadline.call("ledger", parts.tenancy)
-    fields = list(refuse_unsupported(manifest, tenants=tenancy.names))
-    fields += refuse_priority(tenancy, manifest.tenant, manifest.priority)
+    settings = parts.settings
+    fields = tenants.refusals(manifest, parts.deadline.call("ledger", parts.tenancy))
     fields += judge(manifest.pod, settings.pod_policy_of(manifest.tenant))
     fields += unknown_notifiers(manifest, [*settings.notifiers])
     try:

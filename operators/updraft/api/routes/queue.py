@@ -14,7 +14,9 @@ from updraft.api.access import CallerDep
 from updraft.api.bodies import priority_body
 from updraft.api.depends import ReaderDep
 from updraft.kubernetes.capacity import capacity_from_nodes
+from updraft.manifest import ManifestError
 from updraft.schemas import Accepted, PriorityBody, QueueList
+from updraft.tenants import refuse_priority
 
 router = APIRouter(tags=["queue"])
 writing = APIRouter(tags=["queue"])
@@ -55,8 +57,11 @@ def prioritize_job(
     reader: ReaderDep, caller: CallerDep, job_id: str, body: Annotated[PriorityBody, Depends(priority_body)]
 ) -> Accepted:
     """Change the priority in the job's manifest, and its place if it waits in the queue. Refused (409) for a job that
-    has ended."""
+    has ended, and (422) for a priority that the job's tenant may not use."""
     job = reader.job(job_id)
+    tenancy = reader.parts.deadline.call("ledger", reader.parts.tenancy)
+    if refused := refuse_priority(tenancy, job.tenant, body.priority):
+        raise ManifestError(refused, "priority")
     waits = reader.parts.deadline.call(
         "ledger", lambda: reader.parts.ledger().queue.prioritize(job.id, body.priority, caller.name)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -13,6 +14,7 @@ from updraft.api.depends import ReaderDep
 from updraft.ledger import Job, Request
 from updraft.manifest.revision import revision
 from updraft.schemas import Accepted, RequestList, ResumeBody
+from updraft.tenants import refusals
 
 router = APIRouter(tags=["requests"])
 writing = APIRouter(tags=["requests"])
@@ -50,7 +52,7 @@ def resume_job(
     # For a job that has ended, the ledger refuses the request, so its changes are not checked.
     changes = {} if body is None or job.ended else body.changes
     tenancy = reader.parts.deadline.call("ledger", reader.parts.tenancy)
-    brought = revision(job.manifest, changes, tenants=tenancy.names)
+    brought = revision(job.manifest, changes, partial(refusals, tenancy=tenancy))
     request = reader.parts.deadline.call(
         "ledger", lambda: reader.parts.ledger().requests.make(job.id, "resume", caller.name, revision=brought)
     )

@@ -1,0 +1,1 @@
+"""Simulate a shared cluster in virtual time, with the platform's own planner."""

@@ -1,0 +1,172 @@
+"""Two tenants share three imaginary GPUs: one borrows, the other one takes its quota back, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system_helpers import REPOSITORY, Stack, pretty, running_stack
+
+from updraft.client import Client, Connection
+from updraft.client.config import load_config
+from updraft.exceptions import UpdraftError
+from updraft.ledger import Ledger, Use
+
+pytestmark = [pytest.mark.system, pytest.mark.turn(2), pytest.mark.timeout(600)]
+SECONDS = 90
+GPUS = 3
+RULES = """
+administrators: [admin]
+tenants:
+  vision: {quota: {gpu: 2}, people: [grace]}
+  speech: {quota: {gpu: 1}, people: [eve], priorities: [low, normal]}
+"""
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("tenants") / "tenants.yaml"
+    file.write_text(RULES)
+    return file
+
+
+@pytest.fixture(scope="module")
+def shared(rules: Path) -> Iterator[Stack]:
+    variables = {
+        "UPDRAFT_TENANTS_FILE": str(rules),
+        "UPDRAFT_TRUSTED_TENANTS": "true",
+        "UPDRAFT_LEAST_RUN_MINUTES": "0",
+    }
+    with running_stack("tenants", variables, gpus=GPUS) as stack:
+        yield stack
+
+
+def counts(name: str, tenant: str, *, gpus: int = 1, pause_seconds: float = 2) -> dict[str, Any]:
+    """A job of ten steps with a checkpoint after each, which leaves when it is asked to."""
+    return {
+        "name": name,
+        "tenant": tenant,
+        "framework": {"name": "shell"},
+        "code": "shell-hello",
+        "command": "sh count.sh",
+        "params": {"pause_seconds": pause_seconds},
+        "resources": {"learners": gpus, "cpus": 0.1, "memory": "128MiB", "gpus": 1},
+        "data": [{"source": "s3://datasets/digits/", "as": "training"}],
+        "checkpoints": {"every": "1s", "keep": {"latest": 2}},
+    }
+
+
+def until(found: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (result := found()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.3)
+    return result
+
+
+def submit(stack: Stack, manifest: dict[str, Any]) -> str:
+    return stack.submit(manifest, REPOSITORY / "jobs")
+
+
+@pytest.fixture(scope="module")
+def taken_back(shared: Stack) -> tuple[list[Any], Any]:
+    """Three jobs of speech that take all GPUs, and a job of vision with two learners that comes later; all ended."""
+    borrowers = [submit(shared, counts(f"speech-{n}", "speech", pause_seconds=4)) for n in range(3)]
+    for job in borrowers:
+        shared.reach(job, "PROCESSING")
+        until(lambda job=job: shared.client.checkpoints(job).checkpoints, "no checkpoint")  # type: ignore[misc]
+    owner = submit(shared, counts("vision", "vision", gpus=2))
+    return [shared.end(job) for job in borrowers], shared.end(owner)
+
+
+def test_what_was_lent_is_taken_back_and_every_job_completes(shared: Stack, taken_back: tuple[list[Any], Any]) -> None:
+    borrowers, owner = taken_back
+    assert [job.state for job in (*borrowers, owner)] == ["COMPLETED"] * 4, [pretty(j) for j in (*borrowers, owner)]
+    told = [[t.reason for t in shared.client.transitions(job.id).transitions] for job in borrowers]
+    left = [job for job, reasons in zip(borrowers, told, strict=True) if "takes back what is lent" in str(reasons)]
+    assert len(left) == 2, told
+    for job in left:
+        first, second = [a for a in shared.client.attempts(job.id).attempts if a.role == "train"]
+        assert (first.cause, first.label) == ("preempted", "grant.reclaimed"), pretty(first)
+        assert second.resume is not None
+        assert second.resume.checkpoint is not None
+        lines = [line.line for line in shared.client.logs(job.id, attempt=second.number)]
+        assert any(line.startswith("resumed at digit") for line in lines), lines
+
+
+def test_no_tenant_and_no_instant_was_over_its_limit(shared: Stack, taken_back: tuple[list[Any], Any]) -> None:
+    """By the ledger's history: the GPUs that are held never are more than there are, and vision had its quota."""
+    assert taken_back
+    held = Ledger(f"sqlite:///{shared.home / 'ledger.db'}").queue.used(LONG_AGO)
+    moments = sorted({use.granted_at for use in held})
+    for at in moments:
+        assert gpus(held, at) <= GPUS
+    (owner,) = [use for use in held if use.tenant == "vision"]
+    assert gpus([use for use in held if use.tenant == "speech"], owner.granted_at) <= 1
+    assert len(held) == 6  # two of the four jobs were granted twice
+
+
+def gpus(held: list[Use], at: datetime) -> int:
+    return sum(
+        use.learners * use.gpus
+        for use in held
+        if use.granted_at <= at and (use.released_at is None or use.released_at > at)
+    )
+
+
+def test_people_see_what_their_tenant_uses(shared: Stack, taken_back: tuple[list[Any], Any]) -> None:
+    borrowers, owner = taken_back
+    listed = {each.name: each for each in shared.client.tenants().tenants}
+    assert {name: each.quota for name, each in listed.items()} == {"vision": {"gpu": 2}, "speech": {"gpu": 1}}
+    shares = {name: max(point.share for point in each.shares) for name, each in listed.items()}
+    assert 0 < shares["vision"] <= 1
+    assert 0.5 < shares["speech"] <= 1
+    assert "speech" in shared.run("tenants", "list").stdout
+    with as_user(shared, "eve") as eve:
+        assert [each.name for each in eve.tenants().tenants] == ["speech"]
+        assert {job.tenant for job in eve.jobs()} == {"speech"}
+        with pytest.raises(UpdraftError, match="does not exist"):
+            eve.job(owner.id)
+        with pytest.raises(UpdraftError):
+            eve.halt(owner.id)
+        stolen = eve.submit(counts("stolen", "vision"), base=REPOSITORY / "jobs").id
+    refused = shared.end(stolen)
+    assert (refused.state, "'vision' is not a tenant of user eve" in refused.reason) == ("FAILED", True), refused.reason
+    urgent = shared.end(submit(shared, counts("urgent", "speech") | {"priority": "high"}))
+    assert "'high' is not allowed to tenant speech; write one of low, normal" in urgent.reason
+    assert borrowers
+
+
+def as_user(stack: Stack, user: str) -> Client:
+    passwords = json.loads((stack.home / "airflow" / "passwords.json").read_text())
+    address = load_config({"UPDRAFT_HOME": str(stack.home)}).airflow_url
+    return Client(Connection(address, username=user, password=passwords[user]))
+
+
+def test_a_wrong_file_changes_nothing_and_a_right_one_counts_without_a_restart(shared: Stack, rules: Path) -> None:
+    rules.write_text(RULES.replace("{gpu: 1}", "{gpu: -1}"))
+    found = until(lambda: (now := shared.client.tenants()).problem and now, "the wrong file is not told")
+    assert "tenants.speech.quota.gpu: -1 is too small" in found.problem
+    assert {each.name: each.quota for each in found.tenants}["speech"] == {"gpu": 1}
+    job = shared.end(submit(shared, counts("meanwhile", "speech", pause_seconds=0.1)))
+    assert job.state == "COMPLETED", pretty(job)
+    rules.write_text(RULES + "  robots: {quota: {gpu: 8}}\n")
+    told = until(lambda: [t for t in shared.client.tenants().tenants if t.name == "robots"], "robots do not exist")
+    assert told[0].notes == ("its quota of 8 GPUs is more than the cluster's 3",)
+    job = shared.end(submit(shared, counts("first-robot", "robots", pause_seconds=0.1)))
+    assert job.state == "COMPLETED", pretty(job)
+
+
+def test_a_gang_beyond_its_tenants_limits_is_refused_with_the_largest_that_fits(shared: Stack, rules: Path) -> None:
+    rules.write_text(RULES.replace("quota: {gpu: 1}", "quota: {gpu: 1}, borrow: {gpu: 1}"))
+    until(lambda: [t for t in shared.client.tenants().tenants if t.borrow], "the new limit is not known")
+    with pytest.raises(
+        UpdraftError, match="the quota of tenant speech is 1 GPU, and it may borrow 1; ask for at most 2"
+    ):
+        submit(shared, counts("too-wide", "speech", gpus=3))

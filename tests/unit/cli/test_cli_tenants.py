@@ -1,0 +1,56 @@
+"""The commands and the file of docs/howto/tenants.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pages
+from unit.cli.cli_fakes import Run
+from unit.client.client_fakes import FakeAirflow
+
+from updraft.tenants import parse_tenants
+
+PAGE = "docs/howto/tenants.md"
+
+
+def shown() -> str:
+    (block,) = [block for block in pages.blocks(PAGE) if block.language == "yaml"]
+    return block.text
+
+
+def test_the_file_of_the_page_is_right(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tenants.yaml").write_text(shown())
+    printed = run("tenants", "check", str(tmp_path / "tenants.yaml"))
+    assert printed.code == 0
+    assert "any A100, any cpu, 4 gpu" in " ".join(printed.out.split())
+    found = json.loads(run("tenants", "check", str(tmp_path / "tenants.yaml"), "--json").out)
+    assert found["tenants"]["vision"]["quota"] == {"gpu": 8, "A100": 4, "cpu": 20}
+    assert parse_tenants(shown()).administrators == ("admin",)
+
+
+def test_a_wrong_file_is_told_by_field(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tenants.yaml").write_text(shown().replace("weight: 2", "weight: 0"))
+    printed = run("tenants", "check", str(tmp_path / "tenants.yaml"))
+    assert printed.code != 0
+    assert "tenants.vision.weight: 0.0 gives the tenant no share" in " ".join(printed.err.split())
+
+
+def test_tenants_are_listed(airflow: FakeAirflow, run: Run) -> None:
+    speech = {"name": "speech", "weight": 1, "quota": {"gpu": 4}, "used": {"gpu": 6}, "borrowed": {"gpu": 2}}
+    rest = {"running": 2, "waiting": 1, "share": 0.5, "claim": 0.602, "notes": ["its quota is large"]}
+    robots = {"name": "robots", "weight": 1, "running": 0, "waiting": 0}
+    answer = {"tenants": [{**speech, **rest}, robots], "problem": "tenants.yaml: 1 field is wrong"}
+
+    def override(request: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(200, json=answer) if request.url.path.endswith("/tenants") else None
+
+    airflow.override = override
+    printed = run("tenants", "list")
+    first, second = [line for line in printed.out.splitlines() if line.startswith(("speech ", "robots "))]
+    assert first.split() == ["speech", "1", "4", "gpu", "6", "gpu", "2", "gpu", "2", "1", "50", "%", "0.602"]
+    assert second.split() == ["robots", "1", "no", "limits", "-", "-", "0", "0", "unknown", "unknown"]
+    assert "speech: its quota is large" in printed.out
+    assert "1 field is wrong" in printed.err
+    assert json.loads(run("tenants", "list", "--json").out)["tenants"][0]["claim"] == 0.602
