@@ -18,8 +18,6 @@ from benchmarks.results import Noise, Result
 TRIES = 3
 FIGURES = (
     "parse",
-    "planning",
-    "sharing",
     "checkpoint_stall",
     "stream",
     "environment",

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from simulator.simulation import START, Course, Simulation, Work
+
 from benchmarks.options import Options
 from benchmarks.results import Measured, TableOf, Value
-from simulator.simulation import START, Course, Simulation, Work
 from updraft.allocation import Capacity, GangRequest, Node, Policy, plan_admissions
 from updraft.tenants import Tenant
 
@@ -28,17 +29,18 @@ LATE_SECONDS = 15 * 60.0
 
 NOTES = (
     "*Gangs*: 50 jobs come at once to 15 nodes with 4 devices each; mixed are jobs of 2 or 4 learners with 1 or 2 "
-    "devices. *Pod by pod*: the pods of all jobs in random order, each on the node with the most free devices, as Kubernetes' scheduler "
-    "spreads them; a job that lacks a learner holds its devices and does not run. *BSA*: jobs in random order, whole "
-    "gangs by biased sampling as FfDL has it (20 random placements, nodes that are in use already drawn more often, the "
-    "one on the fewest nodes wins). *Planner*: `plan_admissions`. Devices that are held in vain and devices that are "
-    "free are counted when nothing more can be placed. FfDL reports up to about 46 % of 60 devices held in vain pod by "
-    "pod, and none with gangs.",
+    "devices. *Pod by pod*: the pods of all jobs in random order, each on the node with the most free devices, as the "
+    "scheduler of Kubernetes spreads them; a job that lacks a learner holds its devices and does not run. *BSA*: jobs "
+    "in random order, whole gangs by biased sampling as FfDL has it (20 random placements, in which nodes that are in "
+    "use are drawn more often; the one on the fewest nodes is taken). *Planner*: `plan_admissions`. Devices are "
+    "counted when nothing more can be placed. FfDL reports up to about 46 % of 60 devices held in vain pod by pod, "
+    "and none with gangs.",
     "*Packing*: 100 nodes with 4 devices, jobs of one learner with 1, 2 or 4 devices, or of four with 1, that come at "
-    "random and load the cluster by 90 %; each starts in its turn when its gang fits, on the fullest nodes that hold it "
-    "or on the emptiest, and stays there. FfDL reports that over three times fewer jobs waited for more than 15 minutes.",
+    "random and load the cluster by 90 %. Each starts in its turn when its gang fits, on the fullest nodes that hold "
+    "it or on the emptiest, and stays there. FfDL reports over three times fewer jobs that waited for more than 15 "
+    "minutes.",
     "*Fairness*: three tenants with a quota of 20 of 60 devices each. The first one submits 300 jobs at once, the "
-    "others one job in ten minutes on average. With the planner's tenants, and with all jobs in one queue.",
+    "others one job in ten minutes on average. With the tenants of the planner, and with all jobs in one queue.",
 )
 
 

@@ -84,12 +84,18 @@ class GrantDocument(RequestDocument):
     movable: bool = Field(True, description="Whether it may be asked to; not while it stores its result")
 
 
+class PastDocument(Document):
+    """Average amounts."""
+
+    cpus: Amount = 0
+    memory_mib: Amount = 0
+    gpus: Amount = 0
+
+
 class TenantDocument(Tenant):
     """What a tenant may use, and what it has used."""
 
-    past: tuple[Amount, Amount, Amount] = Field(
-        (0, 0, 0), description="CPUs in thousandths, MiB of memory and GPUs, on average; older use counts less"
-    )
+    past: PastDocument = Field(PastDocument(), description="What it has used on average; older use counts less")
 
 
 class StateDocument(Document):
@@ -145,7 +151,9 @@ class StateDocument(Document):
         ]
 
     def _past(self) -> Past:
-        return {name: each.past for name, each in self.tenants.items()}
+        return {
+            name: (each.past.cpus * 1000, each.past.memory_mib, each.past.gpus) for name, each in self.tenants.items()
+        }
 
 
 def state_document(
@@ -187,11 +195,16 @@ def state_document(
         queue=tuple(RequestDocument(**_fields(each)) for each in queue),
         ageing_hours=policy.ageing / timedelta(hours=1),
         tenants={
-            name: TenantDocument(**each.model_dump(), past=past.get(name, (0, 0, 0))) for name, each in tenants.items()
+            name: TenantDocument(**each.model_dump(), past=_past(past.get(name, (0, 0, 0))))
+            for name, each in tenants.items()
         },
         least_run_minutes=policy.least_run / timedelta(minutes=1),
         now=now,
     )
+
+
+def _past(amounts: tuple[float, float, float]) -> PastDocument:
+    return PastDocument(cpus=amounts[0] / 1000, memory_mib=amounts[1], gpus=amounts[2])
 
 
 def _fields(request: GangRequest) -> dict[str, Any]:

@@ -143,7 +143,9 @@ def _explain(state: StateDocument, decided: Plan, job: str) -> None:
         raise RefusedError(f"{job}: is neither in the queue nor running; name one that the file names")
     shares = state.shares()
     waits = {each.job_id: each for each in decided.waiting}
-    reasons = {each.job_id: each.reason for each in (*decided.waiting, *decided.impossible, *decided.reclaimed)}
+    reasons = {each.job_id: each.reason for each in decided.waiting}
+    reasons |= {each.job_id: each.reason for each in decided.impossible}
+    reasons |= {each.job_id: each.reason for each in decided.reclaimed}
     if job in waits:
         rule = _RULES[waits[job].rule]
     elif job in decided.granted:

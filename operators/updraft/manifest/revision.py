@@ -28,7 +28,8 @@ def revision(
 ) -> dict[str, Any] | None:
     """Return what a request to resume carries: `{"manifest", "changes"}`; None if the changes change nothing.
 
-    `refusals` returns what this platform refuses of a manifest that is right by itself. Raises ManifestError as `revised`.
+    `refusals` returns what this platform refuses of a manifest that is right by itself. Raises ManifestError as
+    `revised`.
     """
     if not changes:
         return None

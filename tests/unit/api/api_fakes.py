@@ -176,7 +176,9 @@ class Platform:
     def job(self, job_id: str = "digits-1", tenant: str = "default", **manifest: Any) -> Job:
         name = job_id.rpartition("-")[0]
         owner = {} if tenant == "default" else {"tenant": tenant}
-        new = NewJob(job_id, tenant, name, "train_model", job_id, {**MANIFEST, "name": name, **owner, **manifest}, "ada")
+        new = NewJob(
+            job_id, tenant, name, "train_model", job_id, {**MANIFEST, "name": name, **owner, **manifest}, "ada"
+        )
         return self.ledger.jobs.record(new)
 
     def put_json(self, key: str, value: Any) -> None:
