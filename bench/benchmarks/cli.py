@@ -18,6 +18,8 @@ from benchmarks.results import Noise, Result
 TRIES = 3
 FIGURES = (
     "parse",
+    "planning",
+    "sharing",
     "checkpoint_stall",
     "stream",
     "environment",

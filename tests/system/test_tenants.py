@@ -17,7 +17,7 @@ from updraft.client.config import load_config
 from updraft.exceptions import UpdraftError
 from updraft.ledger import Ledger, Use
 
-pytestmark = [pytest.mark.system, pytest.mark.turn(2), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(0), pytest.mark.timeout(600)]
 SECONDS = 90
 GPUS = 3
 RULES = """

@@ -6,9 +6,10 @@ Requests may ask for fractions of CPUs; CPUs are counted in thousandths, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Literal
 
 from updraft.allocation.placement import Placement
@@ -51,12 +52,17 @@ class GangRequest:
         """
         return (self.requested_at - PRIORITIES.index(self.priority) * ageing, self.job_id)
 
-    @property
+    @cached_property
+    def kind(self) -> Hashable:
+        """Return what makes gangs equal for the question whether there is room for them."""
+        return self.learners, self.amounts, self.gpu_type, self.disk_mib, self.placement
+
+    @cached_property
     def amounts(self) -> Amounts:
         """Return what one learner needs."""
         return (math.ceil(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 
-    @property
+    @cached_property
     def devices(self) -> dict[str, int]:
         """Return what the whole gang takes of its tenant's quota, by kind of device: its GPUs, or its learners if they
         have none. A GPU counts as `gpu`, and as its type if the gang names one."""
@@ -120,7 +126,7 @@ class Node:
     labels: frozenset[tuple[str, str]] = frozenset()
     taints: tuple[Taint, ...] = ()  # what alone keeps a working node from being ready
 
-    @property
+    @cached_property
     def amounts(self) -> Amounts:
         return (math.floor(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 

@@ -5,35 +5,80 @@ answers nearly every case. If it fails, other orders are tried, and then a searc
 placements. A "no" can therefore be wrong in rare crowded cases, and the gang waits longer than necessary. A "yes" comes
 with a placement and is never wrong. The cluster's own scheduler may place pods differently; then a pod stays Pending
 until a place is free, or until the deploy timeout.
+
+Nodes that are alike and have the same amounts left are counted together (`Room`), so that a cluster of a thousand nodes
+of three kinds costs little more than one of thirty nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from updraft.allocation.model import Amounts, GangRequest, Node
 
 SEARCH_STEPS = 5_000
 
+Spot = tuple[int, Amounts]  # the number of a kind of node, and what is left on such a node
 
-@dataclass
-class _Space:
-    """A node and the amounts that are left on it."""
 
-    node: Node
-    free: Amounts
+class Room:
+    """What is left on nodes: how many nodes of each kind have which amounts.
 
-    def holds(self, request: GangRequest) -> bool:
-        need = request.amounts
-        node = self.node
-        if not node.open_to(request.placement):
+    Args:
+        kinds: Nodes that differ in more than their names; the first one of each kind.
+        left: The number of nodes by kind and amounts.
+    """
+
+    def __init__(self, kinds: Sequence[Node], left: dict[Spot, int], takes: dict[object, bool] | None = None) -> None:
+        self.kinds, self.left = kinds, left
+        self._takes: dict[object, bool] = {} if takes is None else takes
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Room:
+        """Return the nodes with all of their amounts."""
+        counted = Counter(replace(node, name="") for node in nodes)
+        kinds = list(counted)
+        return cls(kinds, {(number, node.amounts): counted[node] for number, node in enumerate(kinds)})
+
+    def sums(self, numbers: Collection[int]) -> tuple[int, int, int]:
+        """Return what is left on all nodes of these kinds, in all."""
+        spots = [(free, count) for (number, free), count in self.left.items() if number in numbers]
+        cpus, memory, gpus = (sum(free[i] * count for free, count in spots) for i in range(3))
+        return cpus, memory, gpus
+
+    def add(self, request: GangRequest) -> bool:
+        """Place a gang on the fullest nodes that hold it; return whether it fits. If it does not, some learners may
+        have been placed."""
+        need, left = request.amounts, request.learners
+        while left:
+            spots = [spot for spot in self.left if self._holds(spot, request)]
+            if not spots:
+                return False
+            best = min(spots, key=lambda spot: _slack(self.kinds[spot[0]], spot[1], need))
+            # A gang's learners are alike, and the tightest node only gets tighter: place as many as fit at once.
+            most = _times(need, best[1]) or left
+            times, nodes = min(left, most), min(self.left[best], left // most) or 1
+            self.left[best] -= nodes
+            if not self.left[best]:
+                del self.left[best]
+            spot = (best[0], _less(best[1], need, times))
+            self.left[spot] = self.left.get(spot, 0) + nodes
+            left -= times * nodes
+        return True
+
+    def copy(self) -> Room:
+        return Room(self.kinds, dict(self.left), self._takes)
+
+    def _holds(self, spot: Spot, request: GangRequest) -> bool:
+        need, free = request.amounts, spot[1]
+        if need[0] > free[0] or need[1] > free[1] or need[2] > free[2]:
             return False
-        return node.takes_kind(request) and all(n <= f for n, f in zip(need, self.free, strict=True))
-
-    def take(self, need: Amounts, times: int = 1) -> None:
-        cpus, memory, gpus = self.free
-        self.free = (cpus - need[0] * times, memory - need[1] * times, gpus - need[2] * times)
+        key = (spot[0], request.gpus > 0, request.gpu_type, request.placement)
+        if (takes := self._takes.get(key)) is None:
+            takes = self._takes[key] = _takes(self.kinds[spot[0]], request)
+        return takes
 
 
 def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
@@ -41,20 +86,35 @@ def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
     return free_after(requests, nodes) is not None
 
 
-def never_fits(request: GangRequest, nodes: Sequence[Node]) -> bool:
+def kinds_of(nodes: Iterable[Node]) -> Counter[Node]:
+    """Return the kinds of nodes as if all were ready, and how many there are of each."""
+    return Counter(replace(node, name="", ready=True) for node in nodes)
+
+
+def never_fits(request: GangRequest, nodes: Iterable[Node]) -> bool:
     """Return whether the gang exceeds the nodes when nothing else runs, and all of them are ready. Exact: the learners
     of one gang are all alike."""
-    ready = (replace(node, ready=True) for node in nodes)
-    return sum(_times(request, _Space(node, node.amounts)) for node in ready) < request.learners
+    return exceeds(request, kinds_of(nodes))
+
+
+def exceeds(request: GangRequest, kinds: Mapping[Node, int]) -> bool:
+    """Return the same for nodes that are counted by kind, as `kinds_of` returns them."""
+    room = 0
+    for node, number in kinds.items():
+        if holds_one(node, request):
+            room += number * (_times(request.amounts, node.amounts) or request.learners)
+        if room >= request.learners:
+            return False
+    return True
 
 
 def holds_one(node: Node, request: GangRequest) -> bool:
     """Return whether the node holds a learner of the gang when nothing else runs on it."""
-    return _Space(node, node.amounts).holds(request)
+    return all(n <= f for n, f in zip(request.amounts, node.amounts, strict=True)) and _takes(node, request)
 
 
-def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    """Return what is left on each node when all requests are placed; None if no placement was found."""
+def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:
+    """Return what is left when all requests are placed; None if no placement was found."""
     if not sums_allow(requests, nodes):
         return None
     total = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
@@ -66,26 +126,18 @@ def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[s
     by_share = sorted(requests, key=lambda r: (*_narrow(r), dominant_share(r)), reverse=True)
     by_memory = sorted(requests, key=lambda r: (*_narrow(r), r.memory_mib, r.cpus), reverse=True)
     by_cpus = sorted(requests, key=lambda r: (*_narrow(r), r.cpus, r.memory_mib), reverse=True)
+    start = Room.of(nodes)
     for order in (by_share, by_memory, by_cpus):
-        placed = _best_fit(order, nodes)
-        if placed is not None:
-            return placed
+        room = start.copy()
+        if all(room.add(request) for request in order):
+            return room
     return _search(by_share, nodes)
 
 
-def _narrow(request: GangRequest) -> tuple[bool, bool, int]:
-    """Return a sort key of how few nodes a gang may lie on: named accelerator, any accelerator, labels, none."""
-    return request.gpus > 0, bool(request.gpu_type), len(request.placement.selector)
-
-
-def _times(request: GangRequest, space: _Space) -> int:
-    """Return how many learners of this gang the space holds."""
-    if not space.holds(request):
-        return 0
-    return min(
-        (f // n for n, f in zip(request.amounts, space.free, strict=True) if n > 0),
-        default=request.learners,
-    )
+def add_to(room: Room, request: GangRequest) -> Room | None:
+    """Return what is left if the request is added to a placement that left `room`; None if it does not fit."""
+    found = room.copy()
+    return found if found.add(request) else None
 
 
 def sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
@@ -101,57 +153,55 @@ def sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
     )
 
 
-def _slack(space: _Space, need: Amounts) -> tuple[int, float]:
+def _narrow(request: GangRequest) -> tuple[bool, bool, int]:
+    """Return a sort key of how few nodes a gang may lie on: named accelerator, any accelerator, labels, none."""
+    return request.gpus > 0, bool(request.gpu_type), len(request.placement.selector)
+
+
+def _takes(node: Node, request: GangRequest) -> bool:
+    return node.open_to(request.placement) and node.takes_kind(request)
+
+
+def _times(need: Amounts, free: Amounts) -> int:
+    """Return how many learners fit into these amounts; 0 if they need nothing."""
+    return min((f // n for n, f in zip(need, free, strict=True) if n > 0), default=0)
+
+
+def _less(free: Amounts, need: Amounts, times: int) -> Amounts:
+    return free[0] - need[0] * times, free[1] - need[1] * times, free[2] - need[2] * times
+
+
+def _slack(node: Node, free: Amounts, need: Amounts) -> tuple[int, float]:
     """Return a sort key of a node for a learner; the smallest is the best place. CPU work avoids nodes with
     accelerators, then the tightest fit wins."""
-    wasted_gpus = space.free[2] if need[2] == 0 else 0
-    whole = space.node.amounts
-    return wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(space.free, need, whole, strict=True))
+    wasted_gpus = free[2] if need[2] == 0 else 0
+    whole = node.amounts
+    return wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(free, need, whole, strict=True))
 
 
-def add_to(free: Mapping[str, Amounts], request: GangRequest, nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    """Return what is left if the request is added to a placement that left `free`; None if it does not fit."""
-    return _best_fit([request], nodes, free)
-
-
-def _best_fit(
-    order: Sequence[GangRequest], nodes: Sequence[Node], free: Mapping[str, Amounts] | None = None
-) -> dict[str, Amounts] | None:
-    spaces = [_Space(node, node.amounts if free is None else free[node.name]) for node in nodes]
-    for request in order:
-        left = request.learners
-        while left:
-            possible = [space for space in spaces if space.holds(request)]
-            if not possible:
-                return None
-            best = min(possible, key=lambda space: _slack(space, request.amounts))
-            # A gang's learners are alike, and the tightest node only gets tighter: place as many as fit at once.
-            times = min(left, _times(request, best))
-            best.take(request.amounts, times)
-            left -= times
-    return {space.node.name: space.free for space in spaces}
-
-
-def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:
     """Search depth first over "how many learners of gang g go to node n", most first; bounded by SEARCH_STEPS."""
-    spaces = [_Space(node, node.amounts) for node in nodes]
+    free = [node.amounts for node in nodes]
     steps = 0
 
     # An explicit stack of (gang, node, learners of the gang still to place, times tried here) avoids the recursion
     # limit.
     stack: list[list[int]] = []
     if not order:
-        return {space.node.name: space.free for space in spaces}
+        return Room.of(nodes)
 
     def open_frame(gang: int, node: int, left: int) -> None:
-        stack.append([gang, node, left, min(left, _times(order[gang], spaces[node])) + 1, 0])
+        request, there = order[gang], free[node]
+        holds = _takes(nodes[node], request) and all(n <= f for n, f in zip(request.amounts, there, strict=True))
+        most = (_times(request.amounts, there) or request.learners) if holds else 0
+        stack.append([gang, node, left, min(left, most) + 1, 0])
 
     open_frame(0, 0, order[0].learners)
     while stack:
         gang, node, left, next_times, taken = stack[-1]
         need = order[gang].amounts
         if taken:  # the search returned to this frame: undo its last choice
-            spaces[node].take(need, -taken)
+            free[node] = _less(free[node], need, -taken)
             stack[-1][4] = 0
         if next_times == 0:
             stack.pop()
@@ -160,13 +210,21 @@ def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Am
         if steps > SEARCH_STEPS:
             return None
         times = next_times - 1
-        spaces[node].take(need, times)
+        free[node] = _less(free[node], need, times)
         stack[-1][3], stack[-1][4] = times, times
         remaining = left - times
         if remaining == 0:
             if gang + 1 == len(order):
-                return {space.node.name: space.free for space in spaces}
+                return _room_of(nodes, free)
             open_frame(gang + 1, 0, order[gang + 1].learners)
-        elif node + 1 < len(spaces):
+        elif node + 1 < len(nodes):
             open_frame(gang, node + 1, remaining)
     return None
+
+
+def _room_of(nodes: Sequence[Node], free: Sequence[Amounts]) -> Room:
+    """Return what is left on each node, counted by kind."""
+    kinds = list(dict.fromkeys(replace(node, name="") for node in nodes))
+    numbers = {kind: number for number, kind in enumerate(kinds)}
+    left = Counter((numbers[replace(node, name="")], there) for node, there in zip(nodes, free, strict=True))
+    return Room(kinds, dict(left))

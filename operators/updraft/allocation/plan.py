@@ -14,13 +14,12 @@ A gang that can never fit is reported as impossible and does not block the queue
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from heapq import heapify, heappop, heapreplace
 
 from updraft.allocation.model import (
-    Amounts,
     Capacity,
     GangRequest,
     Grant,
@@ -32,11 +31,22 @@ from updraft.allocation.model import (
     Rule,
     Waiting,
 )
-from updraft.allocation.packing import add_to, fits, free_after, holds_one, never_fits, sums_allow
+from updraft.allocation.packing import (
+    Room,
+    add_to,
+    exceeds,
+    fits,
+    free_after,
+    holds_one,
+    kinds_of,
+    never_fits,
+    sums_allow,
+)
 from updraft.allocation.placement import no_such_node
 from updraft.allocation.shares import Past, Shares
 from updraft.tenants import PRIORITIES
 
+MOST_REPLACED = 3  # times in a round that everything is placed again, to find room for one more gang
 MOST_TRIES = 30  # placements that are computed to find the jobs that give their room back for one other
 
 
@@ -79,11 +89,16 @@ class _Round:
         self._ready = capacity.open_to(request.placement for request in (*self._running, *queue))
         self._shares = Shares(policy.tenants, capacity.nodes, self._running, past)
         self._free = free_after(self._running, self._ready)
+        self._nodes, self._everything = capacity.nodes, kinds_of(capacity.nodes)
+        self._smallest_disk = min((node.disk_mib or 0 for node in capacity.nodes), default=0)
         # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
-        self._never = cache(lambda kind: _why_never(kind, capacity.nodes) or self._shares.never(kind))
-        self._short = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, self._running, self._ready)}")
-        self._passes = cache(self._may_pass)
-        self._heads: dict[GangRequest, GangRequest] = {}  # kinds of jobs that wait for room, each with the first one
+        self._answers: dict[Hashable, _Answers] = {}
+        self._waits = False  # whether a job waits for room
+        self._whole = Room.of(self._ready)
+        self._kinds = self._whole.kinds
+        self._replaced = 0
+        self._groups: dict[Hashable, _Free] = {}
+        self._wanted: set[int] = set()  # the kinds of nodes that jobs which wait for room can use
         self._stopped: dict[str, dict[str, str]] = defaultdict(dict)  # by tenant: kinds of which it may use no more
         self._tried: set[str] = set()  # tenants for whose first waiting job room was reclaimed, or could not be
         self._promised: list[GangRequest] = []  # jobs that get what others give back
@@ -97,37 +112,60 @@ class _Round:
         impossible: list[Impossible] = []
         lines: dict[str, deque[GangRequest]] = defaultdict(deque)
         for request in sorted(queue, key=lambda r: r.turn(self._policy.ageing)):
-            if (never := self._never(_kind(request))) is not None:
+            if (never := self._never(request)) is not None:
                 impossible.append(Impossible(request.job_id, never))
             else:
                 lines[request.tenant].append(request)
-        while lines:
-            tenant = min(lines, key=lambda each: self._turn(lines[each][0])) if len(lines) > 1 else next(iter(lines))
-            request = lines[tenant].popleft()
-            if not lines[tenant]:
-                del lines[tenant]
-            if (hindrance := self._hindrance(request)) is None:
-                self._shares.take(request)
-                self._running.append(request)
+        # A step changes the turn of one tenant alone, whose next job is pushed after it.
+        turns = [self._turn(line[0]) for line in lines.values()]
+        heapify(turns)
+        while turns:
+            request = lines[turns[0][-1]].popleft()
+            decided = self._decide(request, len(waiting) + 1)
+            if isinstance(decided, Waiting):
+                waiting.append(decided)
+            else:
                 started.append(request.job_id)
-                continue
-            place = len(waiting) + 1
-            rule, reason = hindrance
-            waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {reason}", rule))
-            self._shares.foresee(request)
-            self._ahead = request
+            if line := lines[request.tenant]:
+                heapreplace(turns, self._turn(line[0]))
+            else:
+                heappop(turns)
         return Plan(tuple(started), tuple(waiting), tuple(impossible), tuple(self._reclaimed.values()))
 
-    def _turn(self, request: GangRequest) -> tuple[bool, float, tuple[datetime, str]]:
+    def _decide(self, request: GangRequest, place: int) -> Waiting | None:
+        """Decide about one job; return that it waits, with its place, or None if it starts."""
+        if (hindrance := self._hindrance(request)) is None:
+            self._shares.take(request)
+            self._running.append(request)
+            return None
+        rule, reason = hindrance
+        self._shares.foresee(request)
+        self._ahead = request
+        return Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {reason}", rule)
+
+    def _never(self, request: GangRequest) -> str | None:
+        known = self._answers.get(request.kind)
+        if known is None:
+            usable = frozenset(number for number, node in enumerate(self._kinds) if holds_one(node, request))
+            fits_ever = (
+                self._nodes and request.disk_mib <= self._smallest_disk and not exceeds(request, self._everything)
+            )
+            never = None if fits_ever else _why_never(request, self._nodes)
+            known = self._answers[request.kind] = _Answers(never, usable)
+        return known.never or self._shares.never(request)
+
+    def _turn(self, request: GangRequest) -> tuple[bool, float, tuple[datetime, str], str]:
+        """Return the sort key of the tenant whose next job this is."""
         claim = self._shares.claim(request.tenant)
-        return self._shares.borrows(request), claim, request.turn(self._policy.ageing)
+        return self._shares.borrows(request), claim, request.turn(self._policy.ageing), request.tenant
 
     def _hindrance(self, request: GangRequest) -> tuple[Rule, str] | None:
         """Return the rule and the reason why the job waits; None if it starts, with its room taken from what is
         free."""
         stopped = self._stopped[request.tenant]
-        if (kind := next((kind for kind in request.devices if kind in stopped), None)) is not None:
-            return "tenant", f"behind {stopped[kind]}, which waits for the quota of tenant {request.tenant}"
+        for kind in request.devices if stopped else ():
+            if kind in stopped:
+                return "tenant", f"behind {stopped[kind]}, which waits for the quota of tenant {request.tenant}"
         if (lacking := self._shares.lacks(request)) is not None:
             kinds, reason = lacking
             stopped.update(dict.fromkeys(kinds, request.job_id))
@@ -139,25 +177,54 @@ class _Round:
         first = request.tenant not in self._tried
         self._tried.add(request.tenant)
         given = self._reclaim(request) if first else ""
-        self._heads.setdefault(_kind(request), request)
-        return "room", f"{self._short(_kind(request))}{given}{behind}"
+        answers = self._answers[request.kind]
+        self._waits = True
+        self._wanted |= answers.usable
+        if answers.short is None:
+            answers.short = f"needs {_need(request)}; {_free_text(request, self._left_for(request))}"
+        return "room", f"{answers.short}{given}{behind}"
 
-    def _placed(self, request: GangRequest) -> dict[str, Amounts] | None:
+    def _placed(self, request: GangRequest) -> Room | None:
         """Return what is left free if the job starts now; None if it may not."""
-        if not self._heads:
+        if not self._waits:
             # Try first beside the others where they are placed, then with everything placed again.
-            left = add_to(self._free, request, self._ready) if self._free is not None else None
-            return left or free_after([*self._running, request], self._ready)
-        if self._free is None or not self._passes(_kind(request), len(self._heads)):
+            left = add_to(self._free, request) if self._free is not None else None
+            if left is None and self._replaced < MOST_REPLACED:
+                self._replaced += 1
+                left = free_after([*self._running, request], self._ready)
+            return left
+        # It passes jobs that wait for room if it can lie on no node that one of them can use: the cluster's own
+        # scheduler chooses among all nodes that a pod may lie on.
+        if self._free is None or len(self._wanted) == len(self._kinds):
             return None
-        return add_to(self._free, request, self._ready)
+        return add_to(self._free, request) if self._wanted.isdisjoint(self._answers[request.kind].usable) else None
 
-    def _may_pass(self, kind: GangRequest, heads: int) -> bool:
-        """Return whether such a gang can lie on no node that one of the first `heads` waiting kinds can use. The
-        cluster's own scheduler chooses among all nodes that a pod may lie on."""
-        firsts = list(self._heads)[:heads]
-        own = [node for node in self._ready if holds_one(node, kind)]
-        return not any(holds_one(node, head) for node in own for head in firsts)
+    def _left_for(self, request: GangRequest) -> _Free:
+        """Return what is left for gangs that may lie on the same nodes as this one."""
+        key = (request.placement, request.gpus > 0, request.gpu_type)
+        if key not in self._groups:
+            self._groups[key] = self._find_left_for(request)
+        return self._groups[key]
+
+    def _find_left_for(self, request: GangRequest) -> _Free:
+        kinds, placement = list(enumerate(self._kinds)), request.placement
+        kept = {n: kind for n, kind in kinds if kind.open_to(placement) and kind.selected_by(placement)}
+        places = [n for n, kind in kept.items() if request.gpus or not kind.gpus_only]
+        if not kept and placement.selector:
+            return _Free(problem=f"no node with {placement.text} is ready")
+        if not places:
+            return _Free(problem="no node is ready" if not kept else "no node is ready but for jobs with GPUs")
+        whole = self._whole.sums(places)
+        running = self._running
+        if len(places) < len(kinds) and self._free is not None:
+            cpus, memory, _ = self._free.sums(places)
+        else:
+            cpus = _left([(each.amounts[0], each) for each in running], whole[0])
+            memory = _left([(each.amounts[1], each) for each in running], whole[1])
+        gpus_all = self._whole.sums([n for n, kind in kept.items() if kind.takes_kind(request)])[2]
+        users = [each for each in running if request.gpu_type is None or each.gpu_type == request.gpu_type]
+        gpus = _left([(each.gpus, each) for each in users], gpus_all)
+        return _Free((cpus, memory, gpus), (whole[0], whole[1], gpus_all))
 
     def _reclaim(self, request: GangRequest) -> str:
         """Choose the jobs that give their room back for a job that is within its tenant's quota; return what its reason
@@ -222,11 +289,6 @@ class _Round:
         )
 
 
-def _kind(request: GangRequest) -> GangRequest:
-    """Return the request without what makes it one job's: equal for all gangs about which the answers are the same."""
-    return replace(request, job_id="", requested_at=datetime.min, priority="normal")
-
-
 def _without(requests: Sequence[GangRequest], gone: Sequence[Grant]) -> list[GangRequest]:
     names = {grant.request.job_id for grant in gone}
     return [request for request in requests if request.job_id not in names]
@@ -241,24 +303,39 @@ def _behind(request: GangRequest, ahead: GangRequest) -> str:
     return f"behind {ahead.job_id}" + (f", whose priority is {ahead.priority}" if later else "")
 
 
-def _free(request: GangRequest, running: Sequence[GangRequest], nodes: Sequence[Node]) -> str:
-    """Return what is free of the things that are short, or of CPUs when nothing is."""
-    kept = [node for node in nodes if node.open_to(request.placement) and node.selected_by(request.placement)]
-    places = [node for node in kept if request.gpus or not node.gpus_only]
-    if not kept and request.placement.selector:
-        return f"no node with {request.placement.text} is ready"
-    if not places:
-        return "no node is ready" if not kept else "no node is ready but for jobs with GPUs"
-    if len(places) < len(nodes) and (placed := free_after(running, nodes)) is not None:
-        left = [placed[node.name] for node in places]
-        cpus, memory = sum(free[0] for free in left), sum(free[1] for free in left)
-    else:
-        cpus = _left([(r.amounts[0], r) for r in running], sum(node.amounts[0] for node in places))
-        memory = _left([(r.amounts[1], r) for r in running], sum(node.amounts[1] for node in places))
-    cpus_all, memory_all = (sum(node.amounts[i] for node in places) for i in (0, 1))
+@dataclass
+class _Answers:
+    """What is the same for all gangs of a kind.
+
+    Args:
+        never: Why there is never room for it.
+        usable: The numbers of the kinds of nodes that it may lie on.
+        short: What it needs and what is free, once it was asked for.
+    """
+
+    never: str | None
+    usable: frozenset[int]
+    short: str | None = None
+
+
+@dataclass(frozen=True)
+class _Free:
+    """What is left on the nodes that a gang may lie on, whatever its amounts: CPUs in thousandths, MiB and GPUs, each
+    with the whole. `problem`: why there is no such node."""
+
+    left: tuple[int, int, int] = (0, 0, 0)
+    whole: tuple[int, int, int] = (0, 0, 0)
+    problem: str = ""
+
+
+def _free_text(request: GangRequest, free: _Free) -> str:
+    """Return what is free of the things that are short, or of CPUs and memory when nothing is."""
+    if free.problem:
+        return free.problem
+    cpus, memory, gpus = free.left
     texts = {
-        "cpus": f"{_number(cpus / 1000)} of {_count(cpus_all / 1000, 'CPU')} free",
-        "memory": f"{_memory(memory)} of {_memory(memory_all)} memory free",
+        "cpus": f"{_number(cpus / 1000)} of {_count(free.whole[0] / 1000, 'CPU')} free",
+        "memory": f"{_memory(memory)} of {_memory(free.whole[1])} memory free",
     }
     short: list[str] = []
     need = request.amounts
@@ -266,13 +343,8 @@ def _free(request: GangRequest, running: Sequence[GangRequest], nodes: Sequence[
         short.append(texts["cpus"])
     if need[1] * request.learners > memory:
         short.append(texts["memory"])
-    if request.gpus:
-        fitting = [node for node in kept if node.takes_kind(request)]
-        users = [r for r in running if request.gpu_type is None or r.gpu_type == request.gpu_type]
-        gpus_all = sum(node.gpus for node in fitting)
-        gpus = _left([(r.gpus, r) for r in users], gpus_all)
-        if request.gpus * request.learners > gpus:
-            short.append(f"{gpus} of {_count(gpus_all, _gpu(request))} free")
+    if request.gpus and request.gpus * request.learners > gpus:
+        short.append(f"{gpus} of {_count(free.whole[2], _gpu(request))} free")
     if short:
         return ", ".join(short)
     return f"{texts['cpus']}, {texts['memory']}"

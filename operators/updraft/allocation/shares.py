@@ -34,6 +34,7 @@ class Shares:
             self._devices[GPU] += node.gpus
             if node.gpu_type:
                 self._devices[node.gpu_type] += node.gpus
+        self._claims: dict[str, float] = {}
         self._used: dict[str, Counter[str]] = {}
         self._amounts: dict[str, list[float]] = {tenant: list(amounts) for tenant, amounts in past.items()}
         for request in running:
@@ -56,6 +57,7 @@ class Shares:
         amounts = self._amounts.setdefault(request.tenant, [0.0, 0.0, 0.0])
         for i, amount in enumerate(request.amounts):
             amounts[i] += amount * request.learners
+        self._claims.pop(request.tenant, None)
 
     def used(self, tenant: str) -> dict[str, int]:
         """Return the devices that the tenant uses, by kind."""
@@ -63,9 +65,12 @@ class Shares:
 
     def claim(self, tenant: str) -> float:
         """Return the tenant's dominant share divided by its weight."""
+        if (known := self._claims.get(tenant)) is not None:
+            return known
         amounts = self._amounts.get(tenant, (0.0, 0.0, 0.0))
         share = max(amount / whole for amount, whole in zip(amounts, self._whole, strict=True))
-        return share / self._tenant(tenant).weight
+        claim = self._claims[tenant] = share / self._tenant(tenant).weight
+        return claim
 
     def borrows(self, request: GangRequest) -> bool:
         """Return whether the gang would use more than its tenant's quota."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,7 +123,7 @@ def plan(
         raise RefusedError(f"{state} is not a state of the queue:\n" + "\n".join(lines[:SHOWN]) + more) from None
     decided = found.decide()
     if explain is not None:
-        _explain(found, decided, explain)
+        _explain(found, decided, explain, as_json)
         return
     if as_json:
         print_json(asdict(decided))
@@ -134,37 +135,50 @@ def plan(
     print_table(("job", "decision", "place", "reason"), rows) if rows else say("no job is in the queue")
 
 
-def _explain(state: StateDocument, decided: Plan, job: str) -> None:
+def _explain(state: StateDocument, decided: Plan, job: str, as_json: bool) -> None:
     """Print the decision about one job and the rule behind it."""
     from updraft.exceptions import RefusedError
 
     mine = next((each for each in (*state.queue, *state.running) if each.job == job), None)
     if mine is None:
-        raise RefusedError(f"{job}: is neither in the queue nor running; name one that the file names")
-    shares = state.shares()
-    waits = {each.job_id: each for each in decided.waiting}
-    reasons = {each.job_id: each.reason for each in decided.waiting}
-    reasons |= {each.job_id: each.reason for each in decided.impossible}
-    reasons |= {each.job_id: each.reason for each in decided.reclaimed}
-    if job in waits:
-        rule = _RULES[waits[job].rule]
-    elif job in decided.granted:
-        rule = "It was its turn: it is within the limits of its tenant, and there is room for the whole gang."
-    elif job in reasons:
-        running = mine in state.running
-        rule = "Its tenant has borrowed, and gives back." if running else "Nothing that ends would ever make it fit."
-    else:
-        rule = "It runs, and nothing asks for its room."
-    say(f"{job}: {reasons.get(job, 'starts' if job in decided.granted else 'runs')}")
+        raise RefusedError(f"{job}: is neither in the queue nor running; name a job of the file")
+    shares, limits = state.shares(), state.tenants.get(mine.tenant)
+    decision, reason, rule = _decided(decided, job)
+    used, quota = shares.used(mine.tenant), dict(limits.quota) if limits else {}
+    tenants = sorted({each.tenant for each in (*state.queue, *state.running)}, key=shares.claim)
+    claims = {tenant: round(shares.claim(tenant), 6) for tenant in tenants}
+    if as_json:
+        facts = {"tenant": mine.tenant, "uses": used, "quota": quota, "claims": claims}
+        print_json({"job": job, "decision": decision, "reason": reason, "rule": rule, **facts})
+        return
+    say(f"{job} {decision}" + (f": {reason}" if reason else ""))
     say(rule)
-    limits = state.tenants.get(mine.tenant)
     say(
-        f"Tenant {mine.tenant} uses {shares.used(mine.tenant) or 'nothing'}; its quota is "
-        f"{(limits.quota if limits else None) or 'not limited'}."
+        f"Tenant {mine.tenant} uses {_devices(used) or 'nothing'}, and its quota is {_devices(quota) or 'not limited'}."
     )
-    say("Claims of the tenants, the smallest is served next:")
-    for tenant in sorted({each.tenant for each in (*state.queue, *state.running)}, key=shares.claim):
-        say(f"  {tenant}: {shares.claim(tenant):.3f}")
+    say("Claims of the tenants, of which the smallest is served next:")
+    for tenant, claim in claims.items():
+        say(f"  {tenant}: {claim:.3f}")
+
+
+def _decided(decided: Plan, job: str) -> tuple[str, str, str]:
+    """Return the decision about a job, the reason, and the rule in words."""
+    if job in decided.granted:
+        return "starts", "", "It is within the limits of its tenant, it is its turn, and the whole gang has room."
+    for waiting in decided.waiting:
+        if waiting.job_id == job:
+            return "waits", waiting.reason, _RULES[waiting.rule]
+    for impossible in decided.impossible:
+        if impossible.job_id == job:
+            return "never starts", impossible.reason, "No job that ends would make room for it."
+    for reclaimed in decided.reclaimed:
+        if reclaimed.job_id == job:
+            return "gives its room back", reclaimed.reason, "Its tenant has borrowed, and its stop costs least."
+    return "runs", "", "Nothing asks for its room."
+
+
+def _devices(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))
 
 
 _RULES = {

@@ -79,6 +79,32 @@ def check(
     print_table(("tenant", "weight", "quota", "may borrow", "lends", "priorities"), rows)
 
 
+@tenants.command("render")
+@handled
+def render(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of tenants.", exists=True, dir_okay=False)],
+    prefix: Annotated[str, typer.Option(help="As UPDRAFT_NAMESPACE_PREFIX.")] = "updraft-",
+    system: Annotated[str, typer.Option(help="Namespace of the platform's account.")] = "updraft-system",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the objects that the tenants need in a cluster, as YAML for `kubectl apply --filename -`."""
+    import yaml
+
+    from updraft.kubernetes.tenants import tenant_objects
+    from updraft.tenants import read_tenants
+
+    found = read_tenants(file, trusted=True).tenants
+    objects = [
+        each
+        for name, tenant in found.items()
+        for each in tenant_objects(name, tenant, namespace=f"{prefix}{name}", system=system)
+    ]
+    if as_json:
+        print_json(objects)
+        return
+    typer.echo(yaml.safe_dump_all(objects, sort_keys=False), nl=False)
+
+
 def _devices(numbers: Mapping[str, int]) -> str:
     """Return `4 gpu, 2 cpu`."""
     return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))

@@ -84,6 +84,51 @@ def test_the_pages_state_is_decided_as_it_says(run: Run, tmp_path: Path) -> None
     assert json.loads(run("plan", str(file), "--json").out)["granted"] == ["c"]
 
 
+STATE = {
+    "nodes": [{"name": "n", "cpus": 8, "memory_mib": 8192, "gpus": 2}],
+    "running": [
+        {"job": name, "learners": 1, "cpus": 1, "memory_mib": 1, "gpus": 1, "tenant": "speech", "requested_at": NOW,
+         "granted_at": NOW}
+        for name in ("x", "y")
+    ],
+    "queue": [
+        {"job": name, "learners": 1, "cpus": 1, "memory_mib": 1, "gpus": 1, "tenant": tenant, "requested_at": NOW}
+        for name, tenant in (("a", "vision"), ("b", "speech"), ("c", "speech"))
+    ] + [{"job": "d", "learners": 9, "cpus": 1, "memory_mib": 1, "gpus": 1, "tenant": "vision", "requested_at": NOW}],
+    "tenants": {"vision": {"quota": {"gpu": 1}}, "speech": {"quota": {"gpu": 1}, "borrow": {"gpu": 1}}},
+    "least_run_minutes": 0,
+    "now": "2026-01-01T13:00:00Z",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "decision", "rule"),
+    [
+        ("a", "waits", "There is no room for it"),
+        ("b", "waits", "Its tenant may use no more devices of this kind"),
+        ("c", "waits", "An earlier job of its tenant waits for the tenant's quota"),
+        ("d", "never starts", "No job that ends would make room for it"),
+        ("x", "gives its room back", "Its tenant has borrowed"),
+        ("y", "runs", "Nothing asks for its room"),
+    ],
+)
+def test_a_decision_is_explained(run: Run, tmp_path: Path, job: str, decision: str, rule: str) -> None:
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(STATE))
+    told = run("plan", str(file), "--explain", job).out
+    assert told.startswith(f"{job} {decision}")
+    assert rule in " ".join(told.split())
+    found = json.loads(run("plan", str(file), "--explain", job, "--json").out)
+    assert (found["decision"], found["claims"]) == (decision, {"vision": 0.0, "speech": 1.0})
+    assert next(line.split()[1:5] for line in run("plan", str(file)).out.splitlines() if line.startswith("x ")) == [
+        "gives",
+        "its",
+        "room",
+        "back",
+    ]
+    assert "is neither in the queue nor running" in run("plan", str(file), "--explain", "z").err
+
+
 def test_a_wrong_state_is_refused_with_the_fields(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     file.write_text('{"nodes": [{"name": "a", "cpus": -1, "memory_mib": 1}], "queues": []}')

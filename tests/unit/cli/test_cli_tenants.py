@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pages
+import yaml
 from unit.cli.cli_fakes import Run
 from unit.client.client_fakes import FakeAirflow
 
@@ -54,3 +55,11 @@ def test_tenants_are_listed(airflow: FakeAirflow, run: Run) -> None:
     assert "speech: its quota is large" in printed.out
     assert "1 field is wrong" in printed.err
     assert json.loads(run("tenants", "list", "--json").out)["tenants"][0]["claim"] == 0.602
+
+
+def test_objects_of_tenants_are_rendered(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tenants.yaml").write_text(shown())
+    printed = run("tenants", "render", str(tmp_path / "tenants.yaml"), "--prefix", "ml-")
+    objects = list(yaml.safe_load_all(printed.out))
+    assert {each["metadata"]["name"] for each in objects if each["kind"] == "Namespace"} == {"ml-vision", "ml-speech"}
+    assert json.loads(run("tenants", "render", str(tmp_path / "tenants.yaml"), "--json").out)[0]["kind"] == "Namespace"
