@@ -110,7 +110,8 @@ def exceeds(request: GangRequest, kinds: Mapping[Node, int]) -> bool:
 
 def holds_one(node: Node, request: GangRequest) -> bool:
     """Return whether the node holds a learner of the gang when nothing else runs on it."""
-    return all(n <= f for n, f in zip(request.amounts, node.amounts, strict=True)) and _takes(node, request)
+    need, there = request.amounts, node.amounts
+    return need[0] <= there[0] and need[1] <= there[1] and need[2] <= there[2] and _takes(node, request)
 
 
 def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:

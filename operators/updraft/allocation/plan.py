@@ -18,6 +18,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
+from operator import itemgetter
 
 from updraft.allocation.model import (
     Capacity,
@@ -46,6 +47,7 @@ from updraft.allocation.placement import no_such_node
 from updraft.allocation.shares import Past, Shares
 from updraft.tenants import PRIORITIES
 
+Turn = tuple[datetime, str]
 MOST_REPLACED = 3  # times in a round that everything is placed again, to find room for one more gang
 MOST_TRIES = 30  # placements that are computed to find the jobs that give their room back for one other
 
@@ -96,6 +98,7 @@ class _Round:
         self._waits = False  # whether a job waits for room
         self._whole = Room.of(self._ready)
         self._kinds = self._whole.kinds
+        self._counts = [self._whole.left[number, kind.amounts] for number, kind in enumerate(self._kinds)]
         self._replaced = 0
         self._groups: dict[Hashable, _Free] = {}
         self._wanted: set[int] = set()  # the kinds of nodes that jobs which wait for room can use
@@ -110,24 +113,25 @@ class _Round:
         started: list[str] = []
         waiting: list[Waiting] = []
         impossible: list[Impossible] = []
-        lines: dict[str, deque[GangRequest]] = defaultdict(deque)
-        for request in sorted(queue, key=lambda r: r.turn(self._policy.ageing)):
+        lines: dict[str, deque[tuple[Turn, GangRequest]]] = defaultdict(deque)
+        ageing = self._policy.ageing
+        for turn, request in sorted(((each.turn(ageing), each) for each in queue), key=itemgetter(0)):
             if (never := self._never(request)) is not None:
                 impossible.append(Impossible(request.job_id, never))
             else:
-                lines[request.tenant].append(request)
+                lines[request.tenant].append((turn, request))
         # A step changes the turn of one tenant alone, whose next job is pushed after it.
-        turns = [self._turn(line[0]) for line in lines.values()]
+        turns = [self._next(*line[0]) for line in lines.values()]
         heapify(turns)
         while turns:
-            request = lines[turns[0][-1]].popleft()
+            _, request = lines[turns[0][-1]].popleft()
             decided = self._decide(request, len(waiting) + 1)
             if isinstance(decided, Waiting):
                 waiting.append(decided)
             else:
                 started.append(request.job_id)
             if line := lines[request.tenant]:
-                heapreplace(turns, self._turn(line[0]))
+                heapreplace(turns, self._next(*line[0]))
             else:
                 heappop(turns)
         return Plan(tuple(started), tuple(waiting), tuple(impossible), tuple(self._reclaimed.values()))
@@ -147,17 +151,16 @@ class _Round:
         known = self._answers.get(request.kind)
         if known is None:
             usable = frozenset(number for number, node in enumerate(self._kinds) if holds_one(node, request))
-            fits_ever = (
-                self._nodes and request.disk_mib <= self._smallest_disk and not exceeds(request, self._everything)
-            )
-            never = None if fits_ever else _why_never(request, self._nodes)
+            usual = self._nodes and request.disk_mib <= self._smallest_disk
+            enough = sum(self._counts[number] for number in usable) >= request.learners  # nodes that are ready
+            known_to_fit = usual and (enough or not exceeds(request, self._everything))
+            never = None if known_to_fit else _why_never(request, self._nodes)
             known = self._answers[request.kind] = _Answers(never, usable)
         return known.never or self._shares.never(request)
 
-    def _turn(self, request: GangRequest) -> tuple[bool, float, tuple[datetime, str], str]:
+    def _next(self, turn: Turn, request: GangRequest) -> tuple[bool, float, Turn, str]:
         """Return the sort key of the tenant whose next job this is."""
-        claim = self._shares.claim(request.tenant)
-        return self._shares.borrows(request), claim, request.turn(self._policy.ageing), request.tenant
+        return self._shares.borrows(request), self._shares.claim(request.tenant), turn, request.tenant
 
     def _hindrance(self, request: GangRequest) -> tuple[Rule, str] | None:
         """Return the rule and the reason why the job waits; None if it starts, with its room taken from what is

@@ -54,9 +54,12 @@ class Shares:
 
     def foresee(self, request: GangRequest) -> None:
         """Count a gang that waits in its tenant's claim alone, to find the order of those behind it."""
-        amounts = self._amounts.setdefault(request.tenant, [0.0, 0.0, 0.0])
-        for i, amount in enumerate(request.amounts):
-            amounts[i] += amount * request.learners
+        amounts, each, learners = self._amounts.get(request.tenant), request.amounts, request.learners
+        if amounts is None:
+            amounts = self._amounts[request.tenant] = [0.0, 0.0, 0.0]
+        amounts[0] += each[0] * learners
+        amounts[1] += each[1] * learners
+        amounts[2] += each[2] * learners
         self._claims.pop(request.tenant, None)
 
     def used(self, tenant: str) -> dict[str, int]:
@@ -68,7 +71,8 @@ class Shares:
         if (known := self._claims.get(tenant)) is not None:
             return known
         amounts = self._amounts.get(tenant, (0.0, 0.0, 0.0))
-        share = max(amount / whole for amount, whole in zip(amounts, self._whole, strict=True))
+        whole = self._whole
+        share = max(amounts[0] / whole[0], amounts[1] / whole[1], amounts[2] / whole[2])
         claim = self._claims[tenant] = share / self._tenant(tenant).weight
         return claim
 
