@@ -86,7 +86,8 @@ def _nodes(number: int) -> tuple[Node, ...]:
     made = []
     for n in range(number):
         kind = TYPES[n % 3]
-        made.append(Node(f"node-{n}", 64, 512 * 1024, 8 if kind else 0, kind, gpus_only=bool(kind)))
+        labels = frozenset({("kubernetes.io/hostname", f"node-{n}"), ("kubernetes.io/arch", "amd64")})
+        made.append(Node(f"node-{n}", 64, 512 * 1024, 8 if kind else 0, kind, gpus_only=bool(kind), labels=labels))
     return tuple(made)
 
 

@@ -195,7 +195,8 @@ def state_document(
         queue=tuple(RequestDocument(**_fields(each)) for each in queue),
         ageing_hours=policy.ageing / timedelta(hours=1),
         tenants={
-            name: TenantDocument(**each.model_dump(), past=_past(past.get(name, (0, 0, 0))))
+            # Who belongs to a tenant decides nothing, and is not for the users of others.
+            name: TenantDocument(**each.model_dump(exclude={"people"}), past=_past(past.get(name, (0, 0, 0))))
             for name, each in tenants.items()
         },
         least_run_minutes=policy.least_run / timedelta(minutes=1),

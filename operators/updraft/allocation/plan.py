@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
@@ -88,6 +88,7 @@ class _Round:
     ) -> None:
         self._granted, self._policy, self._now = granted, policy, now
         self._running = [grant.request for grant in granted]
+        capacity = _with_labels_of(capacity, [*self._running, *queue])
         self._ready = capacity.open_to(request.placement for request in (*self._running, *queue))
         self._shares = Shares(policy.tenants, capacity.nodes, self._running, past)
         self._free = free_after(self._running, self._ready)
@@ -290,6 +291,17 @@ class _Round:
                 grant.request.job_id,
             ),
         )
+
+
+def _with_labels_of(capacity: Capacity, requests: Sequence[GangRequest]) -> Capacity:
+    """Return the nodes with the labels that one of the gangs asks for, so that nodes which differ in others, such as
+    their host names, are alike."""
+    keys = {key for placement in {request.placement for request in requests} for key, _ in placement.selector}
+
+    def plain(node: Node) -> Node:
+        return replace(node, labels=frozenset(pair for pair in node.labels if pair[0] in keys))
+
+    return Capacity(tuple(map(plain, capacity.nodes)))
 
 
 def _without(requests: Sequence[GangRequest], gone: Sequence[Grant]) -> list[GangRequest]:

@@ -80,6 +80,7 @@ def test_jobs_of_other_tenants_are_not_there(shared: Platform) -> None:
     state = client.get(f"{API}/queue/state").text
     assert "three-1" not in state
     assert "of another tenant" in state
+    assert "ada" not in state
 
 
 def test_a_priority_that_the_tenant_may_not_use_is_refused(shared: Platform) -> None:
