@@ -49,6 +49,12 @@ User = Annotated[str, Field(strict=True, min_length=1, max_length=250)]
 Devices = dict[Annotated[str, AfterValidator(_kind)], Number]
 
 
+def _some(value: tuple[Priority, ...]) -> tuple[Priority, ...]:
+    if not value:
+        raise wrong("lists nothing", "the priorities that the tenant's jobs may have", "[low, normal]")
+    return value
+
+
 def _positive(value: float) -> float:
     if value <= 0:
         raise wrong(f"{VALUE} gives the tenant no share", "a number above 0", "1", value=value)
@@ -67,7 +73,9 @@ class Tenant(Part):
         {}, description="Devices that it may use beyond its quota while others do not need theirs; without it, all"
     )
     lend: Devices = Field({}, description="Devices of its quota that others may use while it does not; without it, all")
-    priorities: tuple[Priority, ...] = Field(PRIORITIES, min_length=1, description="Priorities that its jobs may have")
+    priorities: Annotated[tuple[Priority, ...], AfterValidator(_some)] = Field(
+        PRIORITIES, description="Priorities that its jobs may have"
+    )
     people: tuple[User, ...] = Field(
         (),
         description="Airflow's users who may run its jobs and see them; without it, those whose teams in Airflow name "

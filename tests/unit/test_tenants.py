@@ -40,7 +40,8 @@ def test_a_file_says_what_each_tenant_may_use() -> None:
         ("tenants: {a: {quota: {cpu: 1}, lend: {cpu: 1}}}", "tenants.a.lend.cpu: cannot be limited"),
         ("tenants: {a: {quota: {'x y': 1}}}", "tenants.a.quota['x y']: 'x y' is not a type of GPU"),
         ("tenants: {A b: {}}", "tenants['A b']: 'A b' is not a valid name"),
-        ("tenants: {a: {priorities: [urgent]}}", "one of low, normal, high"),
+        ("tenants: {a: {priorities: [urgent]}}", "tenants.a.priorities[0]: 'urgent' is not allowed here"),
+        ("tenants: {a: {priorities: []}}", "tenants.a.priorities: lists nothing; write the priorities"),
         ("tenants: {a: {}, a: {}}", "a"),
         ("tenants: {", "tenants.yaml"),
     ],
@@ -49,6 +50,12 @@ def test_a_wrong_file_is_refused_by_field(text: str, words: str) -> None:
     with pytest.raises(ManifestError) as caught:
         parse_tenants(text)
     assert words in str(caught.value)
+
+
+def test_one_mistake_is_one_line() -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse_tenants("tenants: {a: {priorities: [urgent]}}")
+    assert [field.path for field in caught.value.fields] == ["tenants.a.priorities[0]"]
 
 
 def test_several_tenants_have_to_trust_each_other(tmp_path: Path) -> None:
