@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from updraft.tenants import Tenant
 
 
+PAST_SECONDS = 30.0
+_past: dict[str, tuple[datetime, Past]] = {}  # by the ledger's URL: when it was computed, and what each tenant has used
+
+
 def enqueue(services: Services, job: Job) -> None:
     """Put the job into the queue with what its manifest asks for; once in the queue it keeps its place."""
     services.ledger.queue.enqueue(job.id, place_of(job))
@@ -92,7 +96,7 @@ def decide(services: Services, capacity: Capacity) -> None:
 
     tenants = services.tenancy().tenants
     policy, now = policy_of(services.settings, tenants), services.ledger.now()
-    past = past_use(services.ledger, services.settings, now) if len(tenants) > 1 else {}
+    past = _recent_past_use(services, now) if len(tenants) > 1 else {}
     services.ledger.queue.plan(partial(plan_admissions, capacity=capacity, policy=policy, past=past, now=now))
 
 
@@ -111,6 +115,15 @@ def past_use(ledger: Ledger, settings: Settings, now: datetime) -> Past:
     half_life = timedelta(hours=settings.share_half_life_hours)
     held = ledger.queue.used(now - REMEMBERED * half_life)
     return average_use(((request_held(use), use.granted_at, use.released_at) for use in held), now, half_life)
+
+
+def _recent_past_use(services: Services, now: datetime) -> Past:
+    """Return what `past_use` returned at most PAST_SECONDS ago: it reads days of history, and changes slowly."""
+    url = services.settings.ledger_url
+    known = _past.get(url)
+    if known is None or abs((now - known[0]).total_seconds()) > PAST_SECONDS:
+        known = _past[url] = now, past_use(services.ledger, services.settings, now)
+    return known[1]
 
 
 def request_held(use: Use) -> GangRequest:
