@@ -35,8 +35,8 @@ from updraft.taints import Toleration
 GIB = 1024**3
 NOT_ISOLATED = (
     "are several tenants, which the platform does not isolate: every user who may start the DAG train_model may run "
-    "jobs as any tenant and with its stored secrets, every user who may start halt_job, resume_job or cancel_job may "
-    "do so to every tenant's jobs, and the pods of all tenants hold the same keys of the object store and MLflow"
+    "jobs as any tenant whose people no file of tenants names, with its stored secrets, and halt, resume and cancel "
+    "its jobs; and the pods of all tenants hold the same keys of the object store and MLflow"
 )
 TRUST_ADVICE = "name one tenant, or set UPDRAFT_TRUSTED_TENANTS=true if all of them trust each other"
 OPEN_VARIABLE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"
@@ -148,7 +148,8 @@ class Settings(BaseModel):
     trusted_tenants: bool = Field(
         False,
         description="Whether the tenants trust each other. Several tenants need `true`, because the platform does not "
-        "isolate them: a manifest names its tenant, and nothing checks that its submitter belongs to it",
+        "isolate them: their pods hold the same keys, and a manifest names its tenant, which only a file of tenants "
+        "with `people` checks",
     )
     local_sources: Annotated[tuple[Path, ...], BeforeValidator(_folders)] = Field(
         (), description="Folders of the worker that manifests may name as code or data, separated by ':'"
