@@ -141,11 +141,22 @@ class QueueEntry(Schema):
     reason: str = ""
 
 
+class EstimateErrors(Schema):
+    """By how much jobs started earlier or later than they were expected to when they had joined the queue."""
+
+    jobs: int = Field(description="Newest jobs that waited and had an estimate, of all tenants; 50 at most")
+    median_seconds: float
+    largest_seconds: float
+
+
 class QueueList(Schema):
     """The jobs that have room in the cluster, oldest first, and those that wait, in their order."""
 
     running: tuple[QueueEntry, ...] = ()
     waiting: tuple[QueueEntry, ...] = ()
+    estimates: EstimateErrors | None = Field(
+        None, description="How good the estimates have been; none: there were none"
+    )
 
 
 class SharePoint(Schema):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from statistics import median
 
-from updraft.allocation import Grant, Policy, estimate_starts, learner_text
-from updraft.allocation.estimate import MOST
+from updraft.allocation import Policy, learner_text
 from updraft.allocation.shares import Past
 from updraft.api.reading import JobReader
-from updraft.controller.queueing import past_use, policy_of
+from updraft.controller.queueing import expected_starts, past_use, policy_of
 from updraft.exceptions import UnavailableError
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger.records import QueueRow
-from updraft.schemas import QueueEntry, QueueList
+from updraft.schemas import EstimateErrors, QueueEntry, QueueList
 
 
 def listed(reader: JobReader) -> QueueList:
@@ -24,32 +24,30 @@ def listed(reader: JobReader) -> QueueList:
     return QueueList(
         running=tuple(_entry(row, starts) for row in seen if row.granted_at is not None),
         waiting=tuple(_entry(row, starts) for row in seen if row.granted_at is None),
+        estimates=_errors(reader.parts.deadline.call("ledger", reader.parts.ledger().queue.estimate_errors)),
     )
+
+
+def _errors(seconds: Sequence[float]) -> EstimateErrors | None:
+    """Return how far the estimates of the newest jobs were off, of whatever tenant; None if none was made."""
+    if not seconds:
+        return None
+    off = sorted(map(abs, seconds))
+    return EstimateErrors(jobs=len(off), median_seconds=median(off), largest_seconds=off[-1])
 
 
 def _starts(reader: JobReader, rows: Sequence[QueueRow]) -> Mapping[str, datetime]:
     """Return the estimated starts of the jobs that wait. Without the cluster's nodes there is none."""
-    queue = [row.request for row in rows if row.granted_at is None]
-    if not queue:
+    if all(row.granted_at is not None for row in rows):
         return {}
     parts = reader.parts
     try:
         nodes = parts.deadline.call("cluster", parts.cluster.nodes)
     except UnavailableError:
         return {}
-    counted = rows[: len(rows) - len(queue) + MOST]  # those behind get no estimate
-    series = {(row.tenant, row.name) for row in counted}
-    usual = parts.deadline.call("ledger", lambda: parts.ledger().queue.usual_seconds(series))
+    capacity = capacity_from_nodes(nodes, parts.settings.tolerations)
     policy, past, now = rules(reader)
-    return estimate_starts(
-        queue,
-        [Grant(row.request, row.granted_at) for row in rows if row.granted_at is not None],
-        capacity_from_nodes(nodes, parts.settings.tolerations),
-        {row.request.job_id: usual[row.tenant, row.name] for row in counted if (row.tenant, row.name) in usual},
-        now,
-        policy=policy,
-        past=past,
-    )
+    return parts.deadline.call("ledger", lambda: expected_starts(parts.ledger(), rows, capacity, policy, past, now))
 
 
 def rules(reader: JobReader) -> tuple[Policy, Past, datetime]:

@@ -53,6 +53,10 @@ def queue(
     ]
     tenant = ("tenant",) if several else ()
     print_table(("place", "job", *tenant, "state", "priority", "learners", "since", "starts", "reason"), rows)
+    if (off := found.estimates) is not None and found.waiting:
+        jobs = "the last job was" if off.jobs == 1 else f"the last {off.jobs} jobs were"
+        most = f", and at most {duration(off.largest_seconds)}" if off.jobs > 1 else ""
+        say(f"Estimates of {jobs} off by {duration(off.median_seconds)}{' (median)' if off.jobs > 1 else ''}{most}.")
 
 
 @handled

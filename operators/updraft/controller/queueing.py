@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from updraft.allocation import Capacity, GangRequest, Policy
     from updraft.allocation.shares import Past
     from updraft.ledger import Job, Ledger, Use
+    from updraft.ledger.records import QueueRow
     from updraft.manifest import Manifest
     from updraft.services import Services
     from updraft.settings import Settings
@@ -98,6 +99,41 @@ def decide(services: Services, capacity: Capacity) -> None:
     policy, now = policy_of(services.settings, tenants), services.ledger.now()
     past = _recent_past_use(services, now) if len(tenants) > 1 else {}
     services.ledger.queue.plan(partial(plan_admissions, capacity=capacity, policy=policy, past=past, now=now))
+
+
+def estimate(services: Services, capacity: Capacity) -> None:
+    """Record when the jobs that wait are expected to start, for those whose start was not estimated yet."""
+    book = services.ledger
+    rows = book.queue.listing()
+    new = [row.request.job_id for row in rows if row.granted_at is None and not row.estimated]
+    if not new:
+        return
+    now = book.now()
+    tenants = services.tenancy().tenants
+    past = _recent_past_use(services, now) if len(tenants) > 1 else {}
+    starts = expected_starts(book, rows, capacity, policy_of(services.settings, tenants), past, now)
+    book.queue.expect(new, starts)
+
+
+def expected_starts(
+    ledger: Ledger, rows: Sequence[QueueRow], capacity: Capacity, policy: Policy, past: Past, now: datetime
+) -> Mapping[str, datetime]:
+    """Return the estimated starts of the jobs that start first, by job id. `rows`: as the ledger lists the queue."""
+    from updraft.allocation import Grant, estimate_starts
+    from updraft.allocation.estimate import MOST
+
+    queue = [row.request for row in rows if row.granted_at is None]
+    counted = rows[: len(rows) - len(queue) + MOST]  # those behind get no estimate
+    usual = ledger.queue.usual_seconds({(row.tenant, row.name) for row in counted})
+    return estimate_starts(
+        queue,
+        [Grant(row.request, row.granted_at) for row in rows if row.granted_at is not None],
+        capacity,
+        {row.request.job_id: usual[row.tenant, row.name] for row in counted if (row.tenant, row.name) in usual},
+        now,
+        policy=policy,
+        past=past,
+    )
 
 
 def policy_of(settings: Settings, tenants: Mapping[str, Tenant]) -> Policy:

@@ -6,7 +6,7 @@ something to plan, and waiting triggers see which rows have changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from statistics import median
@@ -19,7 +19,7 @@ from updraft.exceptions import RefusedError
 from updraft.ledger import bounds, revisions
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow, Use
-from updraft.ledger.tables import WORD_LENGTH, checkpoints, grants, jobs, queue, uses
+from updraft.ledger.tables import WORD_LENGTH, UtcDateTime, checkpoints, grants, jobs, queue, uses
 from updraft.lifecycle import TERMINAL, State
 
 _AMOUNTS = ("learners", "cpus", "memory_mib", "gpus", "gpu_type")
@@ -55,6 +55,8 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "impossible": False,
         "changed": count_change(connection),
         "leaving": None,
+        "estimated": False,
+        "expected_at": None,
     }
     if row is None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
@@ -97,9 +99,30 @@ def listing(connection: Connection) -> list[QueueRow]:
             _admission(row),
             row.granted_at,
             row.leaving,
+            row.estimated,
         )
         for row in connection.execute(query.order_by(grants.c.requested_at, grants.c.job_id))
     ]
+
+
+def expect(connection: Connection, waiting: Collection[str], starts: Mapping[str, datetime]) -> None:
+    """Record once for each of these jobs when it is expected to start; a job that is not in `starts` has no
+    estimate."""
+    change = update(grants).where(grants.c.job_id == bindparam("of"), _WAITS, grants.c.estimated.is_(False))
+    rows = [{"of": job_id, "at": starts.get(job_id)} for job_id in waiting]
+    if rows:
+        connection.execute(change.values(estimated=True, expected_at=bindparam("at", type_=UtcDateTime)), rows)
+
+
+def estimate_errors(connection: Connection, newest: int) -> list[float]:
+    """Return by how many seconds the newest jobs started later than they were expected to."""
+    query = (
+        select(grants.c.granted_at, grants.c.expected_at)
+        .where(grants.c.granted_at.is_not(None), grants.c.expected_at.is_not(None))
+        .order_by(grants.c.granted_at.desc())
+        .limit(newest)
+    )
+    return [(row.granted_at - row.expected_at).total_seconds() for row in connection.execute(query)]
 
 
 def usual_seconds(connection: Connection, tenant: str, name: str, newest: int) -> float | None:

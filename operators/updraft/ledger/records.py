@@ -171,6 +171,7 @@ class QueueRow:
     admission: Admission
     granted_at: datetime | None = None
     leaving: str | None = None  # why it is asked to give its room back
+    estimated: bool = False  # whether its start was estimated
 
 
 @dataclass(frozen=True)

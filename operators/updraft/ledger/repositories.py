@@ -320,6 +320,16 @@ class Queue(_Repository):
             found = {each: admission.usual_seconds(connection, *each, newest) for each in series}
         return {each: seconds for each, seconds in found.items() if seconds is not None}
 
+    def expect(self, waiting: Collection[str], starts: Mapping[str, datetime]) -> None:
+        """Record when these jobs are expected to start, once for each; one that is not in `starts` has no estimate."""
+        with self._writing() as connection:
+            admission.expect(connection, waiting, starts)
+
+    def estimate_errors(self, newest: int = 50) -> list[float]:
+        """Return by how many seconds the newest jobs started later than they were expected to."""
+        with self._reading() as connection:
+            return admission.estimate_errors(connection, newest)
+
     def leaving(self, job_id: str) -> str | None:
         """Return why the job is asked to give back what it was granted; None if it is not."""
         with self._reading() as connection:

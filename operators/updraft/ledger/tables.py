@@ -130,6 +130,8 @@ grants = Table(
     Column("impossible", Boolean, nullable=False, server_default=false()),
     Column("changed", BigInteger, nullable=False, server_default="0"),  # `queue.changes` when the row last changed
     Column("leaving", Text),  # why the job is asked to give back what it was granted
+    Column("estimated", Boolean, nullable=False, server_default=false()),  # whether its start was estimated
+    Column("expected_at", UtcDateTime),  # the estimate; none: unknown
     Index(None, "released_at"),
     Index(None, "changed"),
 )

@@ -224,6 +224,8 @@ def _plan(services: Services, basis: Capacity | str, anew: bool) -> bool:
         services.ledger.queue.hold(basis)
     else:
         queueing.decide(services, basis)
+        if anew:  # at times, and not at each plan: it costs many plans
+            queueing.estimate(services, basis)
     return True
 
 

@@ -56,6 +56,20 @@ def test_the_page_shows_the_same(queued: Platform) -> None:
     assert waiting[1]["reason"] in page.text
 
 
+def test_the_queue_says_how_good_its_estimates_were(queued: Platform) -> None:
+    assert shown(queued)["estimates"] is None
+    first, second = [each["job"] for each in shown(queued)["waiting"]]
+    queued.ledger.queue.expect([first, second], {first: queued.ledger.now()})
+    running = shown(queued)["running"][0]["job"]
+    queued.ledger.queue.release(running)
+    queued.ledger.jobs.finish(running, Verdict(State.FAILED, "failed", {}))
+    plan(queued)
+    found = shown(queued)["estimates"]
+    assert found["jobs"] == 1
+    assert 0 <= found["median_seconds"] == found["largest_seconds"] < 60
+    assert "Estimates of the last 1 job were off by" in queued.client().get("/updraft/queue").text
+
+
 def test_a_job_of_a_higher_priority_is_next(queued: Platform) -> None:
     last = shown(queued)["waiting"][1]["job"]
     answer = queued.client().post(f"{API}/jobs/{last}/priority", json={"priority": "high"})

@@ -31,6 +31,7 @@ def sent(airflow: FakeAirflow) -> list[Any]:
             entry("bert-1", place=1, priority="high", reason="1st in the queue", starts_at=NOW),
             entry("digits-1", place=2, reason="2nd in the queue; behind bert-1, whose priority is high"),
         ],
+        "estimates": {"jobs": 12, "median_seconds": 40, "largest_seconds": 300},
     }
 
     def answer(request: httpx.Request) -> httpx.Response | None:
@@ -51,7 +52,8 @@ def sent(airflow: FakeAirflow) -> list[Any]:
 
 
 def test_the_queue_is_listed(sent: list[Any], run: Run) -> None:
-    lines = run("queue").out.splitlines()
+    *lines, last = run("queue").out.splitlines()
+    assert last == "Estimates of the last 12 jobs were off by 40 s (median), and at most 5 min 00 s."
     assert [line.split()[0] for line in lines[-3:]] == ["runs-1", "1", "2"]
     assert "whose priority is high" in lines[-1]
     assert json.loads(run("queue", "--json").out)["waiting"][0]["job"] == "bert-1"

@@ -14,11 +14,12 @@ from updraft.ledger.clock import utc_now
 from updraft.lifecycle import State
 
 GPUS, PLANNERS, SECONDS = 4, 3, 60
+OF_A, OF_B = 8, 12  # jobs of the two tenants
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 # Each process plans, and takes the part of some jobs' controllers: it starts them, ends them, and gives room back.
 PLAN = """
 import random, sys, time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from updraft.allocation import Capacity, Node, Policy, plan_admissions
 from updraft.ledger import open_ledger
@@ -26,12 +27,12 @@ from updraft.tenants import Tenant
 book, chance = open_ledger(sys.argv[1]), random.Random(int(sys.argv[2]))
 nodes = Capacity((Node("a", 8, 4096, 2), Node("b", 8, 4096, 2)))
 tenants = {"a": Tenant(quota={"gpu": 3}), "b": Tenant(quota={"gpu": 1}, borrow={"gpu": 2})}
-policy = Policy(tenants, least_run=timedelta(0))
+policy, LONG_AGO = Policy(tenants, least_run=timedelta(0)), datetime(2020, 1, 1, tzinfo=UTC)
 until = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < until:
     book.queue.plan(partial(plan_admissions, capacity=nodes, policy=policy, past={}, now=book.now()))
     rows = book.queue.listing()
-    if not rows:
+    if not rows and len({use.job_id for use in book.queue.used(LONG_AGO)}) == int(sys.argv[4]):
         break
     for row in rows:
         job = row.request.job_id
@@ -65,16 +66,16 @@ def gpus(held: list[Use], at: datetime, tenant: str | None = None) -> int:
 
 
 def test_no_device_is_given_twice_and_no_tenant_is_over_its_limit(ledger_url: str, ledger: Ledger) -> None:
-    come(ledger, "b", 12)
+    come(ledger, "b", OF_B)
     command = [sys.executable, "-c", PLAN, ledger_url]
-    planners = [subprocess.Popen([*command, str(seed), str(SECONDS)]) for seed in range(PLANNERS)]
+    planners = [subprocess.Popen([*command, str(seed), str(SECONDS), str(OF_A + OF_B)]) for seed in range(PLANNERS)]
     while not ledger.queue.grants():
         assert any(planner.poll() is None for planner in planners)
-    come(ledger, "a", 8)
+    come(ledger, "a", OF_A)
     assert [planner.wait(timeout=SECONDS + 20) for planner in planners] == [0] * PLANNERS
     assert ledger.queue.listing() == []
     held = ledger.queue.used(LONG_AGO)
-    assert {use.job_id for use in held} == {*(f"a-{n}" for n in range(8)), *(f"b-{n}" for n in range(12))}
+    assert {use.job_id for use in held} == {*(f"a-{n}" for n in range(OF_A)), *(f"b-{n}" for n in range(OF_B))}
     for at in {use.granted_at for use in held}:
         assert gpus(held, at) <= GPUS
         assert gpus(held, at, "b") <= 3
