@@ -19,7 +19,6 @@ from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.operators.ending import EndTaskError
 from updraft.operators.links import AskedJobLink
 from updraft.services import UsesServices
-from updraft.tenants import refusals, refuse_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -147,6 +146,8 @@ class RequestOperator(UsesServices, BaseOperator):
 
     def _record(self, context: Context, job_id: str) -> Request:
         """Record the request. Raises RefusedError, EndTaskError for changes that are wrong."""
+        from updraft.tenants import refuse_user
+
         job = self.services.ledger.jobs.get(job_id)
         if (asker := context["dag_run"].triggering_user_name) and refuse_user(
             self.services.tenancy(), job.tenant, asker
@@ -158,6 +159,7 @@ class RequestOperator(UsesServices, BaseOperator):
     def _revision(self, context: Context, job: Job) -> dict[str, Any] | None:
         from updraft.manifest import ManifestError
         from updraft.manifest.revision import revision
+        from updraft.tenants import refusals
 
         try:
             changes, tenancy = changes_of(context["params"]), self.services.tenancy()
