@@ -165,6 +165,14 @@ class Tenancy:
         found = TenantsFile.model_validate(document)
         return cls(found.tenants, found.administrators)
 
+    def home_of(self, user: str | None) -> str:
+        """Return the tenant that gets what cannot be counted as another's: `default` where there is one, otherwise the
+        user's first one, otherwise the first of all."""
+        if "default" in self.tenants:
+            return "default"
+        mine = [name for name in self.names if user is not None and self.allows(user, name)]
+        return (mine or list(self.names))[0]
+
 
 def read_tenants(path: Path, *, trusted: bool) -> Tenancy:
     """Return the tenants that a file names.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_helpers import REPOSITORY, Stack, pretty, running_stack
+from system_helpers import REPOSITORY, Stack, pretty, running_stack, shell_job
 
 from updraft.client import Client, Connection
 from updraft.client.config import load_config
@@ -135,11 +135,14 @@ def test_people_see_what_their_tenant_uses(shared: Stack, taken_back: tuple[list
             eve.job(owner.id)
         with pytest.raises(UpdraftError):
             eve.halt(owner.id)
-        stolen = eve.submit(counts("stolen", "vision"), base=REPOSITORY / "jobs").id
-    refused = shared.end(stolen)
-    assert (refused.state, "'vision' is not a tenant of user eve" in refused.reason) == ("FAILED", True), refused.reason
-    urgent = shared.end(submit(shared, counts("urgent", "speech") | {"priority": "high"}))
-    assert "'high' is not allowed to tenant speech; write one of low, normal" in urgent.reason
+        with pytest.raises(UpdraftError, match="tenant 'vision' does not exist"):
+            eve.submit(counts("stolen", "vision"), base=REPOSITORY / "jobs")
+        stolen = eve.submit(shell_job("stolen", "true", tenant="vision")).id  # it brings nothing that is uploaded
+        refused = eve.wait(stolen, timeout_seconds=SECONDS)
+    assert refused.state == "FAILED"
+    assert "'vision' is not a tenant of user eve; write one of speech" in refused.reason, refused.reason
+    with pytest.raises(UpdraftError, match="'high' is not allowed to tenant speech; write one of low, normal"):
+        submit(shared, counts("urgent", "speech") | {"priority": "high"})
     assert borrowers
 
 

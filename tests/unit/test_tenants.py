@@ -99,6 +99,12 @@ def test_people_and_administrators_belong_to_a_tenant() -> None:
     assert not Tenancy.of("a", "b").allows("anybody", "a")
 
 
+def test_a_manifest_that_is_refused_belongs_to_its_submitter() -> None:
+    tenancy = Tenancy({"vision": Tenant(people=("ada",)), "speech": Tenant(people=("bob",))})
+    assert [tenancy.home_of(user) for user in ("bob", "ada", "eve", None)] == ["speech", "vision", "vision", "vision"]
+    assert Tenancy.of("vision", "default").home_of("bob") == "default"
+
+
 def test_a_job_of_another_tenant_is_refused_to_a_user() -> None:
     tenancy = Tenancy({"vision": Tenant(people=("ada",)), "speech": Tenant(people=("bob",))})
     assert refuse_user(tenancy, "vision", "ada") == ()

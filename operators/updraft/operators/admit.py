@@ -181,7 +181,8 @@ class AdmitOperator(UsesServices, BaseOperator):
         name = raw.get("name") or (box.get("name") if isinstance(box, Mapping) else None)
         if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARACTERS:
             name = "invalid"
-        job = self._record_as(context, name, "default", {"name": name})
+        tenant = self.services.tenancy().home_of(_submitter(context))
+        job = self._record_as(context, name, tenant, {"name": name})
         for key in fired_keys(context):  # or the schedule would start such a job again and again
             self.services.ledger.schedules.take(key, job.id)
         record_failure(self.services, job.id, self.task_id, FailureClass.CONFIGURATION, str(error))
