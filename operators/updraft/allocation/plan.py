@@ -310,12 +310,13 @@ def _without(requests: Sequence[GangRequest], gone: Sequence[Grant]) -> list[Gan
 
 
 def _behind(request: GangRequest, ahead: GangRequest) -> str:
-    """Return which job is directly before this one, and why if it came later. Of another tenant only the name is
-    told."""
+    """Return which job is directly before this one, and its priority if that is why. Of another tenant only the name
+    is told."""
     if ahead.tenant != request.tenant:
         return f"behind a job of tenant {ahead.tenant}"
-    later = (ahead.requested_at, ahead.job_id) > (request.requested_at, request.job_id)
-    return f"behind {ahead.job_id}" + (f", whose priority is {ahead.priority}" if later else "")
+    higher = PRIORITIES.index(ahead.priority) > PRIORITIES.index(request.priority)
+    because = f", whose priority is {ahead.priority}" if higher else ""
+    return f"behind {ahead.job_id}{because}"
 
 
 @dataclass

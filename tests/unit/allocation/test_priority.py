@@ -52,10 +52,18 @@ def test_a_higher_priority_goes_before_what_came_less_than_twelve_hours_earlier(
 
 
 def test_a_job_that_is_overtaken_is_told_why() -> None:
-    plan = plan_admissions([request("a"), request("b", 1, "high")], [Grant(request("runs"), NOON)], ONE_CPU)
+    """Also where the job of the higher priority came first."""
+    for hours in (1, -1):
+        plan = plan_admissions([request("a"), request("b", hours, "high")], [Grant(request("runs"), NOON)], ONE_CPU)
+        reasons = {each.job_id: each.reason for each in plan.waiting}
+        assert reasons["a"].endswith("; behind b, whose priority is high")
+        assert "priority" not in reasons["b"]
+
+
+def test_a_job_that_waits_behind_a_lower_priority_is_told_no_priority() -> None:
+    plan = plan_admissions([request("a", -25, "low"), request("b")], [Grant(request("runs"), NOON)], ONE_CPU)
     reasons = {each.job_id: each.reason for each in plan.waiting}
-    assert reasons["a"].endswith("; behind b, whose priority is high")
-    assert "priority" not in reasons["b"]
+    assert reasons["b"].endswith("; behind a")
 
 
 JOBS = st.lists(st.tuples(st.floats(0, 100), st.sampled_from(PRIORITIES)), min_size=1, max_size=8)
