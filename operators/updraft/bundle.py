@@ -1,20 +1,29 @@
-"""The platform's DAG files as a bundle of Airflow: for an Airflow that has its own DAGs beside them.
+"""The platform's DAG files as bundles of Airflow.
 
-The wheel holds the files of the checkout's `dags/`. An entry of `[dag_processor] dag_bundle_config_list` names this
-class, so that its path need not be known; docs/howto/deploy.md has it.
+The wheel holds the files of the checkout's `dags/`. Entries of `[dag_processor] dag_bundle_config_list` name these
+classes, so that no path need be known; docs/howto/deploy.md has them.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 from pathlib import Path
 from typing import Any
 
+from airflow.dag_processing.bundles.base import BaseDagBundle
 from airflow.dag_processing.bundles.local import LocalDagBundle
+from airflow.sdk.configuration import conf
 
 from updraft.exceptions import UpdraftError
-from updraft.lifecycle.workflow import TRAIN_DAG
+from updraft.lifecycle.workflow import DEFAULT_TENANT
+from updraft.services import platform_services
+
+log = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).resolve().parent
+FILE = f"{DEFAULT_TENANT}.py"
 
 
 def dags_folder(package: Path = PACKAGE) -> Path:
@@ -24,7 +33,7 @@ def dags_folder(package: Path = PACKAGE) -> Path:
     """
     candidates = (package / "dags", package.parents[1] / "dags")
     for folder in candidates:
-        if (folder / f"{TRAIN_DAG}.py").is_file():
+        if (folder / FILE).is_file():
             return folder
     where = " nor in ".join(map(str, candidates))
     raise UpdraftError(f"The platform's DAG files are neither in {where}; install the wheel of Updraft anew")
@@ -39,3 +48,78 @@ class UpdraftDagBundle(LocalDagBundle):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(path=str(dags_folder()), **kwargs)
+
+
+class TenantDagBundle(BaseDagBundle):
+    """A DAG bundle with a DAG file for each tenant other than `default`, written again when the tenants change.
+
+    Their manifests are those of the folder `jobs/` beside `[core] dags_folder`. A tenant that is removed keeps its file
+    while a job of it runs.
+
+    An entry of `dag_bundle_config_list`:
+        {"name": "updraft-tenants", "classpath": "updraft.bundle.TenantDagBundle", "kwargs": {}}
+    """
+
+    @property
+    def path(self) -> Path:
+        """Return the folder of the files, below `[dag_processor] dag_bundle_storage_path`."""
+        return Path(self.base_dir)
+
+    def get_current_version(self) -> None:
+        """Return None: the files have no versions."""
+
+    def initialize(self) -> None:
+        """Write the files. Airflow calls it in each task too."""
+        self.refresh()
+        super().initialize()
+
+    def refresh(self) -> None:
+        """Write the files that are missing or different, and remove those of tenants that are gone."""
+        folder = self.path
+        folder.mkdir(parents=True, exist_ok=True)
+        services = platform_services()
+        try:
+            wanted = {name for name in services.tenancy().names if name != DEFAULT_TENANT}
+            gone = {path.stem for path in folder.glob("*.py")} - wanted
+            kept = {job.tenant for job in services.ledger.jobs.live()} if gone else set()
+        except UpdraftError as exc:
+            log.warning("The DAG files of tenants stay as they are: %s", exc)
+            return
+        jobs = Path(conf.get("core", "dags_folder")).parent / "jobs"
+        for tenant in sorted(wanted):
+            _write(folder / f"{tenant}.py", dag_file(tenant, f"Path({json.dumps(str(jobs))})"))
+        for tenant in sorted(gone - kept):
+            (folder / f"{tenant}.py").unlink(missing_ok=True)
+
+
+def dag_file(tenant: str, jobs: str) -> str:
+    """Return the DAG file of a tenant.
+
+    Args:
+        tenant: The tenant.
+        jobs: The folder `jobs/` as an expression of Python.
+    """
+    return f'''"""The DAGs of the tenant {tenant}, for Airflow: `updraft.operators.tenant_dags` defines them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-imported once by the DAG processor
+
+from updraft.operators.tenant_dags import tenant_dags
+
+globals().update(tenant_dags("{tenant}", {jobs}))
+'''
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file unless it has this text. Several processes may do so at once."""
+    try:
+        if path.read_text() == text:
+            return
+    except FileNotFoundError:
+        pass
+    new = path.with_suffix(f".{os.getpid()}")
+    new.write_text(text)
+    new.replace(path)

@@ -34,9 +34,8 @@ from updraft.taints import Toleration
 
 GIB = 1024**3
 NOT_ISOLATED = (
-    "are several tenants, which the platform does not isolate: every user who may start the DAG train_model may run "
-    "jobs as any tenant whose people no file of tenants names, with its stored secrets, and halt, resume and cancel "
-    "its jobs; and the pods of all tenants hold the same keys of the object store and MLflow"
+    "are several tenants, which the platform does not isolate: the pods of all tenants hold the same keys of the "
+    "object store and MLflow, and every user of MLflow sees the runs and models of all of them"
 )
 TRUST_ADVICE = "name one tenant, or set UPDRAFT_TRUSTED_TENANTS=true if all of them trust each other"
 OPEN_VARIABLE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from updraft.ledger import Ledger, NewJob, open_ledger, upgrade
 from updraft.lifecycle import State, Verdict
@@ -52,7 +53,7 @@ def context(run: str = "r1", user: str | None = "ada", **params: Any) -> Any:
 def operator(kind: str) -> Any:
     from updraft.operators.requests import RequestOperator
 
-    return RequestOperator(task_id=kind, kind=kind)
+    return RequestOperator(task_id=kind, kind=kind, tenant="default")
 
 
 def execute(kind: str, given: Any, task: Any = None) -> Any:
@@ -71,8 +72,6 @@ def answered(kind: str, given: Any, seq: int = 1) -> str:
 
 
 def failure(kind: str, given: Any) -> str:
-    from airflow.sdk.exceptions import AirflowFailException
-
     with pytest.raises(AirflowFailException) as caught:
         execute(kind, given)
     return str(caught.value)
@@ -113,6 +112,15 @@ def test_what_is_refused_fails_at_once_with_the_reason(ledger: Ledger) -> None:
     assert "has ended FAILED already" in failure("cancel", context(run="cancel"))
 
 
+def test_the_requests_of_one_tenant_reach_no_job_of_another(ledger: Ledger) -> None:
+    from updraft.operators.requests import RequestOperator
+
+    task = RequestOperator(task_id="halt", kind="halt", tenant="vision")
+    with pytest.raises(AirflowFailException, match=f"'{JOB}' does not exist"):
+        execute("halt", context(), task)
+    assert ledger.requests.pending(JOB, "halt") is None
+
+
 def test_a_ledger_that_is_away_is_left_to_airflows_retries(ledger: Ledger) -> None:
     from updraft.exceptions import UnavailableError
     from updraft.services import platform_services
@@ -127,8 +135,6 @@ def test_a_ledger_that_is_away_is_left_to_airflows_retries(ledger: Ledger) -> No
 
 
 def test_an_answer_that_is_not_what_was_asked_for_fails_the_task(ledger: Ledger) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
-
     execute("halt", context())
     with pytest.raises(AirflowFailException, match="not answered the request to halt within 10 min; the request stays"):
         answered("halt", context())

@@ -50,7 +50,7 @@ from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
 manifest = parse({manifest!r})
 schedule = timetable(manifest, "job_{name}")
 with DAG(dag_id="job_{name}", schedule=schedule, tags=["updraft", "job"], **DAG_ARGS) as dag:
-    train_tasks(dag, params(manifest))
+    train_tasks(dag, params(manifest), "default")
 
 with DAG(dag_id="serve_{name}", schedule=[Asset("updraft://models/default/{name}")], catchup=False):
 

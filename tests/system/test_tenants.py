@@ -137,15 +137,45 @@ def test_people_see_what_their_tenant_uses(shared: Stack, taken_back: tuple[list
             eve.halt(owner.id)
         with pytest.raises(UpdraftError, match="tenant 'vision' does not exist"):
             eve.submit(counts("stolen", "vision"), base=REPOSITORY / "jobs")
-        stolen = "stolen-261128-000000-abcdef"  # by Airflow's own REST API, past the client's and the routes' checks
-        eve.trigger(stolen, {"manifest": shell_job("stolen", "true", tenant="vision")})
-        refused = shared.end(stolen)
-        assert (eve.job(stolen).state, refused.tenant) == ("FAILED", "speech")
-    assert refused.state == "FAILED"
-    assert "'vision' is not a tenant of user eve; write one of speech" in refused.reason, refused.reason
     with pytest.raises(UpdraftError, match="'high' is not allowed to tenant speech; write one of low, normal"):
         submit(shared, counts("urgent", "speech") | {"priority": "high"})
     assert borrowers
+
+
+def test_airflow_itself_keeps_tenants_apart(shared: Stack, taken_back: tuple[list[Any], Any]) -> None:
+    """By Airflow's own REST API, past the client's and the routes' checks."""
+    borrowers, owner = taken_back
+    with as_user(shared, "grace") as grace, as_user(shared, "eve") as eve:
+        for user, tenant, own in ((grace, "vision", {owner.id}), (eve, "speech", {job.id for job in borrowers})):
+            runs = user.http.json("GET", "/api/v2/dags/~/dagRuns", params={"limit": 100})["dag_runs"]
+            assert {run["dag_id"] for run in runs} <= {f"{tenant}.train_model", "reaper"}
+            assert own <= {run["dag_run_id"] for run in runs}
+            dags = {dag["dag_id"] for dag in user.http.json("GET", "/api/v2/dags", params={"limit": 100})["dags"]}
+            own_dags = {f"{tenant}.{name}" for name in ("train_model", "halt_job", "resume_job", "cancel_job")}
+            assert dags == {*own_dags, "reaper"}
+        run = f"/api/v2/dags/vision.train_model/dagRuns/{owner.id}"
+        for path in (run, f"{run}/taskInstances", f"{run}/taskInstances/train/logs/1", f"{run}/taskInstances/admit"):
+            with pytest.raises(UpdraftError):
+                eve.http.json("GET", path)
+        stolen = "stolen-261128-000000-abcdef"
+        conf = {"manifest": shell_job("stolen", "true", tenant="vision")}
+        for dag_id in ("vision.train_model", "train_model"):
+            with pytest.raises(UpdraftError):
+                eve.trigger(stolen, conf, dag_id)
+        eve.trigger(stolen, conf, "speech.train_model")
+        refused = shared.end(stolen)
+        assert (eve.job(stolen).state, refused.tenant) == ("FAILED", "speech")
+        told = "tenant: 'vision' is not the tenant of the DAG speech.train_model; write 'speech'"
+        assert told in refused.reason, refused.reason
+        eve.trigger("halts-261128-000000-abcdef", {"job": owner.id}, "speech.halt_job")
+        state = until(lambda: ended(shared, "speech.halt_job", "halts-261128-000000-abcdef"), "the request has no end")
+    assert state == "failed"
+    assert shared.client.requests(owner.id).requests == ()
+
+
+def ended(stack: Stack, dag_id: str, run_id: str) -> str | None:
+    state = stack.client.http.json("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"]
+    return state if state in ("success", "failed") else None
 
 
 def as_user(stack: Stack, user: str) -> Client:

@@ -220,6 +220,7 @@ SEAMS: Mapping[str, Seam] = {
 
 _HOOKS = "airflow.providers.cncf.kubernetes.hooks.kubernetes"
 _RESOURCES = "airflow.api_fastapi.auth.managers.models.resource_details"
+_AUTH = "airflow.api_fastapi.auth.managers"
 _HITL = "airflow.sdk.execution_time.hitl"
 _RUNNER = "airflow.sdk.execution_time.task_runner:RuntimeTaskInstance"
 
@@ -230,6 +231,14 @@ INTERNALS: tuple[Internal, ...] = (
         "the question to a person; Airflow's own operator writes it too, and then waits where no code of ours runs",
     ),
     Internal(f"{_HITL}:HITLUser", ("operators/asking.py",), "who may answer that question"),
+    Internal("airflow.dag_processing.bundles.base:BaseDagBundle", ("bundle.py",), "the base of bundles of one's own"),
+    Internal(f"{_AUTH}.base_auth_manager:ResourceMethod", ("auth.py",), "what a request does with a DAG"),
+    Internal(
+        f"{_AUTH}.simple.simple_auth_manager:SimpleAuthManager",
+        ("auth.py",),
+        "whose users, log-in and roles the auth manager of tenants has",
+    ),
+    Internal(f"{_AUTH}.simple.user:SimpleAuthManagerUser", ("auth.py",), "that manager's user"),
     Internal(
         f"{_HOOKS}:KubernetesHook._get_field",
         ("kubernetes/clients.py",),
@@ -274,8 +283,8 @@ INTERNALS: tuple[Internal, ...] = (
     Internal("airflow.models.dagrun:DagRun", ("api/accepted.py",), "runs whose job is not recorded yet"),
     Internal("airflow.api_fastapi.app:get_auth_manager", ("api/access.py",), "Airflow's rights, for our routes"),
     Internal("airflow.api_fastapi.core_api.security:get_user", ("api/access.py",), "who asks, for our routes"),
-    Internal(f"{_RESOURCES}:DagAccessEntity", ("api/access.py",), "the right that our routes ask for"),
-    Internal(f"{_RESOURCES}:DagDetails", ("api/access.py",), "the DAG that the right is asked for"),
+    Internal(f"{_RESOURCES}:DagAccessEntity", ("api/access.py", "auth.py"), "the right that our routes ask for"),
+    Internal(f"{_RESOURCES}:DagDetails", ("api/access.py", "auth.py"), "the DAG that the right is asked for"),
     Internal(f"{_RUNNER}.get_dagrun_state", ("triggers/reaper.py",), "Airflow's word on a run, asked from a trigger"),
     Internal(
         f"{_RUNNER}.get_task_states",

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from updraft.lifecycle import State, job_id_of_run
-from updraft.lifecycle.workflow import TRAIN_DAG
+from updraft.lifecycle.workflow import DEFAULT_TENANT, JOB_TAG, TRAIN_DAG, tenant_of_dag
 from updraft.schemas import JobDetail, Links
 
-JOB_TAG = "job"  # Airflow's tag of DAGs made from manifests in jobs/
 LOOKED_AT = 2_000  # the number of newest runs that are searched
 # The state shown for an unrecorded run, by Airflow's state. Such a run is a success only if a user ended it before its
 # first task ran: then only `release` runs, and succeeds.
@@ -53,7 +52,7 @@ class AcceptedRun:
 
     @property
     def tenant(self) -> str:
-        return str(self.manifest.get("tenant") or self.conf.get("tenant") or "default")
+        return tenant_of_dag(self.dag_id) or DEFAULT_TENANT
 
     @property
     def job_id(self) -> str:
@@ -107,10 +106,11 @@ class AirflowRuns:
         from airflow.utils.session import create_session
         from sqlalchemy import or_, select
 
+        train = or_(DagRun.dag_id == TRAIN_DAG, DagRun.dag_id.endswith(f".{TRAIN_DAG}", autoescape=True))
         tagged = select(DagTag.dag_id).where(DagTag.name == JOB_TAG)
         newest = (
             select(DagRun.id, DagRun.dag_id, DagRun.run_id)
-            .where(or_(DagRun.dag_id == TRAIN_DAG, DagRun.dag_id.in_(tagged)), DagRun.state.in_(STATES))
+            .where(or_(train, DagRun.dag_id.in_(tagged)), DagRun.state.in_(STATES))
             .order_by(DagRun.run_after.desc(), DagRun.id.desc())
             .limit(LOOKED_AT)
         )

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, HTTPException, Request
 
 from updraft.exceptions import NotFoundError
-from updraft.lifecycle.workflow import TRAIN_DAG
+from updraft.lifecycle.workflow import TRAIN_DAG, tenant_dag
 from updraft.tenants import Tenancy
 
 PAGE_HEADER = "x-updraft-page"
@@ -22,9 +22,16 @@ PAGE_HEADER = "x-updraft-page"
 
 @dataclass(frozen=True)
 class Caller:
-    """The authenticated user."""
+    """The authenticated user.
+
+    Args:
+        name: As Airflow knows the user.
+        teams: The user's teams in Airflow.
+        tenants: The tenants whose DAGs the user may use in Airflow for what the request does.
+    """
 
     name: str
+    tenants: frozenset[str]
     teams: frozenset[str] = frozenset()
 
 
@@ -40,9 +47,13 @@ class Guards:
     login_url: Callable[[str], str] | None = None  # returns the log-in page that leads back to the given address
 
 
-def airflow_guards() -> Guards:
-    """Return the guards of reading and writing routes: reading needs the right to see runs of the training DAG, writing
-    the right to start one."""
+def airflow_guards(tenancy: Callable[[], Tenancy]) -> Guards:
+    """Return the guards of reading and writing routes: reading needs the right to see runs of a tenant's training DAG,
+    writing the right to start one.
+
+    Args:
+        tenancy: Returns the tenants in force.
+    """
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
     from airflow.api_fastapi.core_api.security import get_user
@@ -51,12 +62,17 @@ def airflow_guards() -> Guards:
 
     def guard(method: Any) -> Callable[..., Caller]:
         def require(request: Request, user: Any = authenticated) -> Caller:
-            allowed = get_auth_manager().is_authorized_dag(
-                method=method, access_entity=DagAccessEntity.RUN, details=DagDetails(id=TRAIN_DAG), user=user
-            )
-            if not allowed:
-                raise HTTPException(403, f"this needs the right to see or start runs of the DAG {TRAIN_DAG}")
-            request.state.caller = Caller(user.get_name(), frozenset(getattr(user, "teams", None) or ()))
+            def allowed(tenant: str) -> bool:
+                details = DagDetails(id=tenant_dag(TRAIN_DAG, tenant))
+                entity = DagAccessEntity.RUN
+                return manager.is_authorized_dag(method=method, access_entity=entity, details=details, user=user)
+
+            manager = get_auth_manager()
+            tenants = frozenset(filter(allowed, tenancy().names))
+            if not tenants:
+                raise HTTPException(403, f"this needs the right to see or start runs of a tenant's DAG {TRAIN_DAG}")
+            teams = frozenset(getattr(user, "teams", None) or ())
+            request.state.caller = Caller(user.get_name(), tenants, teams)
             return request.state.caller  # type: ignore[no-any-return]
 
         return require
@@ -105,14 +121,14 @@ CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
 def tenant_policy(tenancy: Callable[[], Tenancy]) -> Policy:
-    """Return the policy of tenants, as `Tenancy.allows` has it.
+    """Return the policy of tenants: Airflow's rights, and those of `Tenancy.allows`.
 
     Args:
         tenancy: returns the tenants in force.
     """
 
     def allows(caller: Caller, tenant: str) -> bool:
-        return tenancy().allows(caller.name, tenant, caller.teams)
+        return tenant in caller.tenants and tenancy().allows(caller.name, tenant, caller.teams)
 
     return allows
 

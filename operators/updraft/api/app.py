@@ -107,4 +107,4 @@ def platform_app() -> FastAPI:
     # MLflow's library takes seconds to import: start now, before a request imports it too.
     threading.Thread(target=import_client, args=("mlflow",), name="updraft-import", daemon=True).start()
     parts = platform_parts(configured)
-    return create_app(parts, airflow_guards(), tenant_policy(parts.tenancy))
+    return create_app(parts, airflow_guards(parts.tenancy), tenant_policy(parts.tenancy))

@@ -1,7 +1,7 @@
 """Use a job's DAG run through Airflow's REST API: start it, and find it while the platform does not know the job yet.
 
 Jobs of a manifest in `jobs/` are runs of that manifest's own DAG, however they were started, so that its history shows
-them together. All other jobs are runs of `train_model`.
+them together. All other jobs are runs of their tenant's `train_model`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 from updraft.client.http import Session
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle import is_job_id
-from updraft.lifecycle.workflow import TRAIN_DAG, is_train_dag, job_dag
+from updraft.lifecycle.workflow import TRAIN_DAG, is_train_dag, job_dag, tenant_dag
 
 
-def dag_of(session: Session, name: str) -> str:
-    """Return the DAG that starts jobs of this name."""
-    dag_id = job_dag(name)
+def dag_of(session: Session, name: str, tenant: str) -> str:
+    """Return the DAG that starts the tenant's jobs of this name."""
+    dag_id, train = job_dag(name, tenant), tenant_dag(TRAIN_DAG, tenant)
     try:
         found = session.json("GET", f"/api/v2/dags/{dag_id}/details")
     except (NotFoundError, RefusedError):  # the DAG does not exist, or this user may not see it
-        return TRAIN_DAG
+        return train
     # The DAG's id comes from the manifest's folder, whose manifest may be invalid or name another job.
     own = ((found.get("params") or {}).get("name") or {}).get("value")
-    return dag_id if own == name else TRAIN_DAG
+    return dag_id if own == name else train
 
 
 def start_run(session: Session, dag_id: str, job_id: str, conf: dict[str, Any]) -> None:

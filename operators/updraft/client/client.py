@@ -17,7 +17,7 @@ from updraft.client.airflow_runs import dag_of, find_run, start_run
 from updraft.client.config import Connection, load_config
 from updraft.client.http import Session
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
-from updraft.lifecycle.workflow import TASKS, TRAIN_DAG, TRAIN_ROLE
+from updraft.lifecycle.workflow import DEFAULT_TENANT, TASKS, TRAIN_DAG, TRAIN_ROLE
 from updraft.schemas import (
     API_PREFIX,
     NOT_NEEDED_TO_SUBMIT,
@@ -50,7 +50,6 @@ from updraft.schemas import (
     Validation,
 )
 
-DEFAULT_TENANT = "default"
 POLL_SECONDS = 2.0
 PARTS_SECONDS = 60.0  # how long a submission waits for parts that are late or unavailable
 WAIT_SECONDS = 600.0  # for the answer to a request: a halt waits for a checkpoint
@@ -629,10 +628,11 @@ class Client:
         """
         start_run(self.http, dag_id, job_id, conf)
 
-    def dag_for(self, job_id: str, name: str) -> str:
-        """Return the id of the DAG that has a run of this id, else of the DAG that starts jobs of this name."""
+    def dag_for(self, job_id: str, name: str, tenant: str = DEFAULT_TENANT) -> str:
+        """Return the id of the DAG that has a run of this id, else of the DAG that starts the tenant's jobs of this
+        name."""
         run = find_run(self.http, job_id)
-        return str(run["dag_id"]) if run is not None else dag_of(self.http, name)
+        return str(run["dag_id"]) if run is not None else dag_of(self.http, name, tenant)
 
     def run_conf(self, job_id: str) -> dict[str, Any] | None:
         """Return the configuration that the job's DAG run was started with; None if there is no such run."""

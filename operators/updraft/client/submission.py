@@ -183,7 +183,7 @@ def _one_file(path: Path, limit_bytes: int) -> tuple[trees.Tree, dict[str, Path]
 def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Started:
     chosen = job_id or new_job_id(manifest.name, datetime.now(UTC), secrets.token_bytes(8))
     conf = {"manifest": manifest.canonical()}
-    dag_id = client.dag_for(chosen, manifest.name)
+    dag_id = client.dag_for(chosen, manifest.name, manifest.tenant)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             client.trigger(chosen, conf, dag_id)

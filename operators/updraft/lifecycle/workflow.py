@@ -13,6 +13,7 @@ HALT_DAG = "halt_job"
 RESUME_DAG = "resume_job"
 CANCEL_DAG = "cancel_job"
 REAPER_DAG = "reaper"
+JOB_TAG = "job"  # Airflow's tag of DAGs made from manifests in jobs/
 
 # Roles. The learner's package also needs the first three.
 BUILD_ROLE = contract.BUILD_ROLE
@@ -83,14 +84,34 @@ def runs_own_program(role: str) -> bool:
     return role in (*BEFORE_ROLES, EXPORT_ROLE) or compares(role)
 
 
+DEFAULT_TENANT = "default"
+
 _JOB_DAG_PREFIX = "job_"
+_OWN_DAGS = (TRAIN_DAG, HALT_DAG, RESUME_DAG, CANCEL_DAG)
 
 
-def job_dag(name: str) -> str:
-    """Return the id of the DAG of the manifest in the folder `jobs/<name>`."""
-    return f"{_JOB_DAG_PREFIX}{name.replace('-', '_')}"
+def tenant_dag(dag_id: str, tenant: str) -> str:
+    """Return the id of a tenant's own DAG: `vision.train_model`. Those of the tenant `default` have the plain names.
+
+    Args:
+        dag_id: The plain name.
+        tenant: The tenant.
+    """
+    return dag_id if tenant == DEFAULT_TENANT else f"{tenant}.{dag_id}"
+
+
+def tenant_of_dag(dag_id: str) -> str | None:
+    """Return the tenant whose jobs this DAG starts or changes; None for any other DAG."""
+    tenant, _, plain = dag_id.rpartition(".")
+    return (tenant or DEFAULT_TENANT) if plain in _OWN_DAGS or plain.startswith(_JOB_DAG_PREFIX) else None
+
+
+def job_dag(name: str, tenant: str = DEFAULT_TENANT) -> str:
+    """Return the id of the DAG of the manifest in the folder `jobs/<name>`, which names this tenant."""
+    return tenant_dag(f"{_JOB_DAG_PREFIX}{name.replace('-', '_')}", tenant)
 
 
 def is_train_dag(dag_id: str) -> bool:
-    """Return whether runs of this DAG are jobs: `train_model`, and the DAG of each manifest."""
-    return dag_id == TRAIN_DAG or dag_id.startswith(_JOB_DAG_PREFIX)
+    """Return whether runs of this DAG are jobs: each tenant's `train_model`, and the DAG of each manifest."""
+    plain = dag_id.rpartition(".")[2]
+    return plain == TRAIN_DAG or plain.startswith(_JOB_DAG_PREFIX)

@@ -115,11 +115,16 @@ def from_form(
 
 
 def read_form(
-    conf: Mapping[str, Any], base: Manifest | None = None, *, defaults: Mapping[str, Any] | None = None
+    conf: Mapping[str, Any],
+    base: Manifest | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    tenant: str | None = None,
 ) -> Loaded:
     """Return the manifest that a filled-in form means, with the warnings of a conversion from FfDL.
 
-    `conf`, `base` and `defaults` are as for `from_form`, and so is what is raised.
+    `tenant` is that of a manifest that names none. `conf`, `base` and `defaults` are as for `from_form`, and so is what
+    is raised.
     """
     if defaults is None:
         defaults = {name: field.default for name, field in form_fields(base).items()}
@@ -133,6 +138,8 @@ def read_form(
     unread = _read_params(stated, defaults)
     for name, value in _overrides(stated, defaults, raw).items():
         _set(raw, _path_of(name), value)
+    if tenant is not None:
+        raw.setdefault("tenant", tenant)
     try:
         manifest = parse(raw, source="form")
     except ManifestError as exc:
@@ -154,7 +161,7 @@ def _box(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
         problem = "holds credentials, and what is written in a form is kept and shown"
         allowed = "no credentials here; submit this manifest with the CLI"
         raise ManifestError([FieldError("data_stores[0].connection", None, problem, allowed)], "form")
-    return converted.manifest.canonical(), converted.warnings
+    return {name: part for name, part in converted.manifest.canonical().items() if name != "tenant"}, converted.warnings
 
 
 def _empty_text(name: str, value: object, defaults: Mapping[str, Any]) -> bool:

@@ -43,6 +43,7 @@ class JobFile:
     manifest: Manifest | None
     error: ManifestError | None
     warnings: tuple[str, ...] = ()
+    tenant: str = "default"  # also of a wrong manifest, if it says which
 
 
 def parse(mapping: Mapping[str, Any], base_dir: Path | None = None, *, source: str = "manifest") -> Manifest:
@@ -120,10 +121,20 @@ def load_jobs(folder: Path) -> list[JobFile]:
         try:
             loaded = load_any(path)
             manifest = with_roots(loaded.manifest, path.parent.resolve())
-            jobs.append(JobFile(path, manifest, None, loaded.warnings))
+            jobs.append(JobFile(path, manifest, None, loaded.warnings, manifest.tenant))
         except ManifestError as exc:
-            jobs.append(JobFile(path, None, exc))
+            jobs.append(JobFile(path, None, exc, tenant=_named_tenant(path)))
     return jobs
+
+
+def _named_tenant(path: Path) -> str:
+    """Return the tenant that a wrong manifest names; `default` if that cannot be read."""
+    try:
+        text, _, source = _text_of(path)
+        named = read_mapping(text, source).get("tenant")
+    except ManifestError:
+        return "default"
+    return named if isinstance(named, str) else "default"
 
 
 def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") -> Manifest:

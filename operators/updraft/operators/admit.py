@@ -21,7 +21,7 @@ from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft.settings import refuse_open_login
-from updraft.tenants import refusals, refuse_user
+from updraft.tenants import refusals, refuse_tenant, refuse_user
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.tracking import TrackingTrigger
 
@@ -41,6 +41,7 @@ class AdmitOperator(UsesServices, BaseOperator):
     Args:
         form: Default values of the DAG's form, by field. They show which values a user has changed: Airflow writes the
             run's configuration into the DAG's own params.
+        tenant: The tenant of the DAG, which is that of its jobs.
 
     Returns the job's id. Defers while MLflow does not answer (TrackingTrigger) and while the job is in the queue
     (AdmitTrigger). Ends the task without a retry if the manifest is wrong, a secret is missing, or this cluster can
@@ -50,9 +51,10 @@ class AdmitOperator(UsesServices, BaseOperator):
     operator_extra_links = LINKS
     ui_color = "#e8f0fe"
 
-    def __init__(self, *, form: Mapping[str, Any], **kwargs: Any) -> None:
+    def __init__(self, *, form: Mapping[str, Any], tenant: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.form = form
+        self.tenant = tenant
 
     def execute(self, context: Context) -> str:
         """Admit the job of this run, or defer until it can be admitted. Returns the job's id."""
@@ -154,12 +156,13 @@ class AdmitOperator(UsesServices, BaseOperator):
         except UpdraftError as exc:
             raise EndTaskError(str(exc)) from exc
         try:
-            loaded = read_form(raw, defaults=self.form)
+            loaded = read_form(raw, defaults=self.form, tenant=self.tenant)
             manifest = loaded.manifest
             for warning in loaded.warnings:
                 self.log.warning(warning)
             tenancy = self.services.tenancy()
             refused = [
+                *refuse_tenant(manifest.tenant, self.tenant, run_key(context)[0]),
                 *refusals(manifest, tenancy),
                 *(refuse_user(tenancy, manifest.tenant, user) if (user := _submitter(context)) else ()),
                 *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
@@ -181,7 +184,9 @@ class AdmitOperator(UsesServices, BaseOperator):
         name = raw.get("name") or (box.get("name") if isinstance(box, Mapping) else None)
         if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARACTERS:
             name = "invalid"
-        tenant = self.services.tenancy().home_of(_submitter(context))
+        tenancy, user = self.services.tenancy(), _submitter(context)
+        own = self.tenant in tenancy.names and not (user and refuse_user(tenancy, self.tenant, user))
+        tenant = self.tenant if own else tenancy.home_of(user)
         job = self._record_as(context, name, tenant, {"name": name})
         for key in fired_keys(context):  # or the schedule would start such a job again and again
             self.services.ledger.schedules.take(key, job.id)

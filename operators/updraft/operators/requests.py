@@ -34,7 +34,6 @@ REQUEST_ARGS: dict[str, Any] = {
     "max_active_runs": 100,
     "is_paused_upon_creation": False,
     "default_args": {"owner": "updraft", "retries": 4, "retry_delay": timedelta(seconds=5)},
-    "tags": ["updraft"],
 }
 
 
@@ -94,6 +93,7 @@ class RequestOperator(UsesServices, BaseOperator):
 
     Args:
         kind: `halt`, `resume` or `cancel`.
+        tenant: The tenant of the jobs.
 
     The request carries the name of the user who triggered the run. Defers to AnswerTrigger for as many minutes as the
     form says, and returns the answer. Fails the task if the request is refused, gets no answer in time, or was not
@@ -103,9 +103,10 @@ class RequestOperator(UsesServices, BaseOperator):
     operator_extra_links = (AskedJobLink(),)
     ui_color = "#fce8e6"
 
-    def __init__(self, *, kind: RequestKind, **kwargs: Any) -> None:
+    def __init__(self, *, kind: RequestKind, tenant: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
+        self.tenant = tenant
         self.asked_job: str | None = None
 
     def execute(self, context: Context) -> str:
@@ -149,9 +150,8 @@ class RequestOperator(UsesServices, BaseOperator):
         from updraft.tenants import refuse_user
 
         job = self.services.ledger.jobs.get(job_id)
-        if (asker := context["dag_run"].triggering_user_name) and refuse_user(
-            self.services.tenancy(), job.tenant, asker
-        ):
+        asker = context["dag_run"].triggering_user_name
+        if job.tenant != self.tenant or (asker and refuse_user(self.services.tenancy(), job.tenant, asker)):
             raise NotFoundError(f"job: {job_id!r} does not exist")  # as for a job that does not
         brought = self._revision(context, job) if self.kind == "resume" and not job.ended else None
         return self.services.ledger.requests.make(job_id, self.kind, _user(context), revision=brought)

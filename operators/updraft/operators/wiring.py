@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from updraft.lifecycle.workflow import (
     ADMIT_TASK,
+    DEFAULT_TENANT,
     EVALUATE_ROLE,
     EVALUATE_TASK,
     EXPORT_ROLE,
@@ -53,15 +55,19 @@ DAG_ARGS: dict[str, Any] = {
 }
 
 
-def params(base: Manifest | None = None) -> dict[str, Param]:
-    """Return the trigger form as Airflow's params: flat fields in sections. `base` gives their default values.
+def params(base: Manifest | None = None, tenant: str = DEFAULT_TENANT) -> dict[str, Param]:
+    """Return the trigger form as Airflow's params: flat fields in sections. `base` gives their default values, and
+    `tenant` that of the tenant if there is no `base`.
 
     The process of a task other than `admit` gets no params: nothing reads them there, and Airflow would check each of
     them against its schema several times in each task.
     """
     if get_parsing_context().task_id not in (None, ADMIT_TASK):
         return {}
-    return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
+    fields = form_fields(base)
+    if base is None and tenant != DEFAULT_TENANT:
+        fields["tenant"] = replace(fields["tenant"], default=tenant)
+    return {name: Param(field.default, **field.schema) for name, field in fields.items()}
 
 
 def timetable(manifest: Manifest | None, dag_id: str = TRAIN_DAG) -> OnDemandTimetable | SeriesTimetable:
@@ -93,16 +99,16 @@ def _asset(manifest: Manifest, dag_id: str) -> Asset:
     )
 
 
-def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
-    """Add the tasks of a training to `dag`, and `form` as its params.
+def train_tasks(dag: DAG, form: dict[str, Param], tenant: str) -> None:
+    """Add the tasks of a training of the tenant to `dag`, and `form` as its params.
 
     In order: admit, stage_data, validate_data, train beside watch_checkpoints, evaluate, export_model, register_model,
     promote; then release, whatever happened.
 
         with DAG(dag_id="train_model", schedule=timetable(None), **DAG_ARGS) as dag:
-            train_tasks(dag, params())
+            train_tasks(dag, params(), "default")
     """
-    admit = AdmitOperator(task_id=ADMIT_TASK, form={name: field.value for name, field in form.items()})
+    admit = AdmitOperator(task_id=ADMIT_TASK, form={name: field.value for name, field in form.items()}, tenant=tenant)
     stage = StageOperator(task_id=STAGE_TASK)
     validate = ValidateOperator(task_id=VALIDATE_TASK)
     train = LearnerOperator(task_id=TRAIN_TASK, role=TRAIN_ROLE, retries=PATIENT_RETRIES)

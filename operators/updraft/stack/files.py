@@ -59,6 +59,11 @@ def airflow_passwords(home: Home, config: Config, shown: dict[str, str]) -> dict
     return {ADMIN_USER: shown["airflow_password"], **others}
 
 
+LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
+BUNDLES: list[dict[str, object]] = [
+    {"name": "dags-folder", "classpath": LOCAL_BUNDLE, "kwargs": {}},
+    {"name": "updraft-tenants", "classpath": "updraft.bundle.TenantDagBundle", "kwargs": {}},
+]
 # Of the provider that sends lineage. Tasks that read and make nothing send no events; those of learners send their
 # beginning and end.
 EMISSION_POLICY: list[dict[str, object]] = [
@@ -87,6 +92,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "load_examples": False,
             "dags_are_paused_at_creation": False,
             "fernet_key": shown["airflow_fernet_key"],
+            "auth_manager": "updraft.auth.TenantAuthManager",
             "simple_auth_manager_users": ",".join(
                 f"{user}:{role}" for user, role in ({ADMIN_USER: "admin"} | config.users).items()
             ),
@@ -152,12 +158,12 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "min_file_process_interval": 300,  # changed files are parsed sooner; parsing all costs 1.5 s of a core
             "parsing_processes": 1,
             "print_stats_interval": 0,
+            "dag_bundle_config_list": json.dumps(BUNDLES),
         },
     }
     if home.own_dags.is_dir():
-        sections["dag_processor"]["dag_bundle_config_list"] = json.dumps(
-            [_bundle("dags-folder"), _bundle("own-dags", path=str(home.own_dags))]
-        )
+        bundles = [*BUNDLES, {"name": "own-dags", "classpath": LOCAL_BUNDLE, "kwargs": {"path": str(home.own_dags)}}]
+        sections["dag_processor"]["dag_bundle_config_list"] = json.dumps(bundles)
     parser = configparser.RawConfigParser()
     for section, values in sections.items():
         # Airflow's own parser interpolates `%`.
@@ -166,11 +172,6 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
     text.write("# Generated at each start; changes are lost.\n")
     parser.write(text)
     return text.getvalue()
-
-
-def _bundle(name: str, **arguments: str) -> dict[str, object]:
-    """Return a bundle for a folder of DAGs; without a path, the folder is `core.dags_folder`."""
-    return {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": arguments}
 
 
 def mlflow_authentication(home: Home, shown: dict[str, str]) -> str:

@@ -19,13 +19,13 @@ The plugin adds these routes to Airflow's api-server, below `/updraft`. The CLI 
 and of Airflow's own REST API. The OpenAPI document is at `/updraft/api/v1/openapi.json`.
 
 **Log-in.** Every route needs a token of Airflow (`POST /auth/token`), as `Authorization: Bearer`, or the cookie of
-Airflow's UI. Reading needs the right to see runs of the DAG `train_model`, writing (everything but GET and `validate`)
-the right to start them; otherwise 403.
+Airflow's UI. Reading needs the right to see runs of a tenant's DAG `train_model`, writing (everything but GET and
+`validate`) the right to start them; otherwise 403.
 
-**Tenants.** Where the platform has one tenant, it is everybody's. Where it has several, a user sees those that the
-user's teams in Airflow name. Another tenant's job answers 404, exactly as one that does not exist.
-Starting, halting, resuming and cancelling are runs of Airflow's DAGs, which Airflow's rights on those DAGs allow, for
-jobs of every tenant.
+**Tenants.** Where the platform has one tenant, it is everybody's. Where it has several, a user sees those that the file
+of tenants gives to the user, or that the user's teams in Airflow name. Another tenant's job answers 404, exactly as one
+that does not exist.
+Each tenant has its own DAGs of Airflow for starting, halting, resuming and cancelling, with Airflow's rights on them.
 
 **Errors** are `{"error": {"message": text, "fields": [{"field": path, "message": text}]}}` with 401 (no valid token),
 403, 404, 408 (the body came too slowly), 409 (not possible now), 413 (over a limit), 415 (not JSON),
@@ -37,7 +37,8 @@ named in the message, did not answer within 5 s, for `/trees` 120 s). Values of 
 300 MB, the most where its paths are long and not ASCII. Of one user one tree is read and four blobs are stored at
 once; further ones wait before their body is read.
 
-**Starting a job** is Airflow's: `POST /api/v2/dags/train_model/dagRuns` with
+**Starting a job** is Airflow's: `POST /api/v2/dags/train_model/dagRuns` (`TENANT.train_model` for a tenant other than
+`default`) with
 `{"dag_run_id": JOB, "logical_date": null, "conf": {"manifest": {...}}}`. The run's id is the job's id; the same id
 again is 409. Code and data folders are uploaded first: `POST trees/missing`, `PUT blobs/...` for each that is missing,
 `PUT trees/...`; the manifest then names them as `tree:SHA256`. A manifest in `jobs/` has a DAG of its own, whose form

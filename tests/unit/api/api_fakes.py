@@ -21,6 +21,7 @@ from updraft.api.room import UploadRoom
 from updraft.api.store import JobStore
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError
 from updraft.ledger import Job, Ledger, NewJob, NewSeriesEvent, SeriesEvent, upgrade
+from updraft.lifecycle.workflow import tenant_dag
 from updraft.manifest.pod import Pod
 from updraft.settings import Settings
 
@@ -102,6 +103,9 @@ class FakeRuns:
         return [run for run in self.runs if (run.dag_id, run.run_id) not in known]
 
 
+TENANTS = frozenset({"default", "vision", "speech"})  # whose DAGs all users may use in Airflow
+
+
 def guards() -> Guards:
     """`Bearer NAME` or `Bearer NAME:team,team` is that user; `reader` may not write."""
 
@@ -113,7 +117,7 @@ def guards() -> Guards:
             name, _, teams = header.removeprefix("Bearer ").partition(":")
             if write and name == "reader":
                 raise HTTPException(403, "Forbidden")
-            request.state.caller = Caller(name, frozenset(teams.split(",")) - {""})
+            request.state.caller = Caller(name, TENANTS, frozenset(teams.split(",")) - {""})
             return request.state.caller  # type: ignore[no-any-return]
 
         return require
@@ -177,7 +181,13 @@ class Platform:
         name = job_id.rpartition("-")[0]
         owner = {} if tenant == "default" else {"tenant": tenant}
         new = NewJob(
-            job_id, tenant, name, "train_model", job_id, {**MANIFEST, "name": name, **owner, **manifest}, "ada"
+            job_id,
+            tenant,
+            name,
+            tenant_dag("train_model", tenant),
+            job_id,
+            {**MANIFEST, "name": name, **owner, **manifest},
+            "ada",
         )
         return self.ledger.jobs.record(new)
 

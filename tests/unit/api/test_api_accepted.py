@@ -12,13 +12,15 @@ import pytest
 from unit.api.api_fakes import FakeRuns, Platform, make_platform
 
 from updraft.api.accepted import AcceptedRun
+from updraft.lifecycle.workflow import tenant_dag
 
 API = "/updraft/api/v1"
 NOW = datetime.now(UTC) + timedelta(days=1)  # newer than what the tests record
 
 
-def run(run_id: str, *, state: str = "queued", dag_id: str = "train_model", **more: Any) -> AcceptedRun:
-    conf = more.pop("conf", {"manifest": {"name": "digits", "tenant": more.pop("tenant", "default")}})
+def run(run_id: str, *, state: str = "queued", tenant: str = "default", **more: Any) -> AcceptedRun:
+    dag_id = more.pop("dag_id", tenant_dag("train_model", tenant))
+    conf = more.pop("conf", {"manifest": {"name": "digits"}})
     return AcceptedRun(dag_id, run_id, state, NOW, NOW, user="ada", conf=conf, **more)
 
 
@@ -52,7 +54,7 @@ def test_it_is_pending_with_the_reason_and_before_older_jobs(platform: Platform)
         (
             {"paused": True},
             "PENDING",
-            "Accepted by Airflow, but the DAG train_model is paused; unpause it in Airflow's",
+            "Accepted by Airflow, but the DAG vision.train_model is paused; unpause it in Airflow's",
         ),
         ({"state": "running"}, "PENDING", "Accepted by Airflow; its first task has not started."),
         ({"state": "success"}, "CANCELLED", "The run was ended in Airflow before its first task ran."),
@@ -132,7 +134,7 @@ def test_its_page_and_the_list_show_it(platform: Platform) -> None:
 
 
 def test_a_run_of_the_form_or_of_a_schedule_has_the_id_that_its_job_will_have(platform: Platform) -> None:
-    form = run("manual__2026-01-01T00:00:00+00:00", conf={"name": "digits", "tenant": "vision"})
+    form = run("manual__2026-01-01T00:00:00+00:00", tenant="vision", conf={"name": "digits"})
     platform.accepted.runs = [form]
     (before,) = listed(platform)
     assert before["id"].startswith("digits-")

@@ -74,5 +74,5 @@ def test_dags_are_found_in_a_package_and_in_a_checkout(tmp_path: Path) -> None:
     with pytest.raises(UpdraftError, match="install the wheel"):
         dags_folder(package)
     (package / "dags").mkdir(parents=True)
-    (package / "dags" / "train_model.py").touch()
+    (package / "dags" / "default.py").touch()
     assert dags_folder(package) == package / "dags"

@@ -86,7 +86,7 @@ def dag() -> Any:
     from updraft.operators.wiring import DAG_ARGS, params, train_tasks
 
     with DAG(dag_id="train_model", schedule=None, **DAG_ARGS) as dag:
-        train_tasks(dag, params())
+        train_tasks(dag, params(), "default")
     return dag
 
 

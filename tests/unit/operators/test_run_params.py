@@ -30,7 +30,7 @@ def judged(base: Manifest, conf: dict[str, Any]) -> Manifest:
     from updraft.operators.wiring import DAG_ARGS, params, train_tasks
 
     with DAG(dag_id="job_digits", schedule=None, **DAG_ARGS) as dag:
-        train_tasks(dag, params(base))
+        train_tasks(dag, params(base), "default")
     admit: Any = copy.copy(dag.task_dict["admit"])
     merged = process_params(dag, admit, conf, suppress_exception=False)
     context: Any = {

@@ -36,7 +36,7 @@ def test_the_dag_of_such_a_manifest_waits_for_the_events_of_its_series() -> None
 
     manifest = parse(RAW)
     with DAG(dag_id="job_digits", schedule=timetable(manifest, "job_digits"), **DAG_ARGS) as dag:
-        train_tasks(dag, params(manifest))
+        train_tasks(dag, params(manifest), "default")
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert isinstance(stored.timetable, SeriesTimetable)
     moment = datetime(2026, 1, 1, tzinfo=UTC)

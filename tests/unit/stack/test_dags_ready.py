@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from updraft.lifecycle.workflow import TRAIN_DAG
-from updraft.stack.dags_ready import wait_for_dag
+from updraft.stack.dags_ready import wait_for_dags
 from updraft.stack.layout import StackError
 
 DAG = f"/api/v2/dags/{TRAIN_DAG}"
@@ -35,14 +35,14 @@ class Airflow:
         assert request.headers["Authorization"] == "Bearer token"
         if request.url.path == DAG:
             return httpx.Response(200 if self._reads_dag else 404, json={})
-        found = [{"filename": f"dags/{TRAIN_DAG}.py", "stack_trace": text} for text in self._errors]
+        found = [{"filename": "dags/default.py", "stack_trace": text} for text in self._errors]
         return httpx.Response(200, json={"import_errors": found})
 
 
 def wait(airflow: Airflow, seconds: float = 60.0) -> list[float]:
     slept: list[float] = []
     with httpx.Client(base_url="http://airflow", transport=httpx.MockTransport(airflow)) as client:
-        wait_for_dag(client, "secret", wait_seconds=seconds, sleep=slept.append)
+        wait_for_dags(client, "secret", wait_seconds=seconds, sleep=slept.append)
     return slept
 
 

@@ -12,6 +12,12 @@ from updraft.stack.layout import Home
 
 CONFIG = Config(ports=Ports(airflow=20001, mlflow=20002, s3=20003, node=20004))
 
+LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
+OURS = [
+    {"name": "dags-folder", "classpath": LOCAL, "kwargs": {}},
+    {"name": "updraft-tenants", "classpath": "updraft.bundle.TenantDagBundle", "kwargs": {}},
+]
+
 
 def dag_processor_options(home: Home) -> configparser.SectionProxy:
     parser = configparser.ConfigParser()
@@ -20,14 +26,14 @@ def dag_processor_options(home: Home) -> configparser.SectionProxy:
 
 
 def test_a_home_without_dags_of_its_own_has_the_platforms_alone(tmp_path: Path) -> None:
-    assert "dag_bundle_config_list" not in dag_processor_options(Home(tmp_path, tmp_path / "checkout"))
+    found = dag_processor_options(Home(tmp_path, tmp_path / "checkout"))
+    assert json.loads(found["dag_bundle_config_list"]) == OURS
 
 
 def test_a_home_with_dags_of_its_own_has_both(tmp_path: Path) -> None:
     home = Home(tmp_path, tmp_path / "checkout")
     home.own_dags.mkdir()
-    classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
     assert json.loads(dag_processor_options(home)["dag_bundle_config_list"]) == [
-        {"name": "dags-folder", "classpath": classpath, "kwargs": {}},
-        {"name": "own-dags", "classpath": classpath, "kwargs": {"path": str(home.own_dags)}},
+        *OURS,
+        {"name": "own-dags", "classpath": LOCAL, "kwargs": {"path": str(home.own_dags)}},
     ]

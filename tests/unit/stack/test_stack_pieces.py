@@ -214,7 +214,7 @@ def test_only_import_errors_of_the_platforms_own_dag_stop_the_start() -> None:
     report = {
         "import_errors": [
             {"filename": "mine.py", "stack_trace": "theirs"},
-            {"filename": "dags/train_model.py", "stack_trace": "SyntaxError\n"},
+            {"filename": "dags/default.py", "stack_trace": "SyntaxError\n"},
         ]
     }
 

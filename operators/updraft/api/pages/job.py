@@ -12,7 +12,7 @@ from typing import Any
 from updraft.api.pages import curves, timeline
 from updraft.api.pages.jobs import notes
 from updraft.api.pages.render import render, shown, span
-from updraft.lifecycle.workflow import RESUME_DAG
+from updraft.lifecycle.workflow import RESUME_DAG, tenant_dag
 from updraft.schemas import Attempt, Checkpoint, JobDetail, LogPage, Metrics, Request
 
 SHOWN_STATES = 30
@@ -70,7 +70,7 @@ def job_page(job: JobDetail, facts: PageFacts, airflow_url: str, now: datetime, 
         notes=notes(job),
         summary=list(_summary(job, now)),
         airflow_url=airflow_url,
-        resume_dag=RESUME_DAG,
+        resume_dag=tenant_dag(RESUME_DAG, job.tenant),
         timeline=timeline.draw(job, facts.attempts, facts.checkpoints, now),
         metrics=_metrics(facts),
         other_logs=[a for a in facts.attempts if logs is not None and (a.role, a.number) != (logs.role, logs.attempt)],
