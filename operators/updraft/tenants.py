@@ -235,7 +235,7 @@ def refuse_tenant(tenant: str, own: str, dag_id: str) -> tuple[FieldError, ...]:
     """Return an error if a manifest names another tenant than its DAG has, which is `own`."""
     if tenant == own:
         return ()
-    return (FieldError("tenant", show(tenant), f"is not the tenant of the DAG {dag_id}", show(own)),)
+    return (FieldError("tenant", show(tenant), f"{show(tenant)} is not the tenant of the DAG {dag_id}", show(own)),)
 
 
 def refuse_priority(tenancy: Tenancy, tenant: str, priority: str) -> tuple[FieldError, ...]:

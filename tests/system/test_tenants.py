@@ -173,6 +173,11 @@ def test_airflow_itself_keeps_tenants_apart(shared: Stack, taken_back: tuple[lis
     assert shared.client.requests(owner.id).requests == ()
 
 
+def knows(stack: Stack, dag_id: str) -> bool:
+    found = stack.client.http.json("GET", "/api/v2/dags", params={"dag_id_pattern": dag_id})["dags"]
+    return [dag["dag_id"] for dag in found] == [dag_id]
+
+
 def ended(stack: Stack, dag_id: str, run_id: str) -> str | None:
     state = stack.client.http.json("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"]
     return state if state in ("success", "failed") else None
@@ -194,6 +199,7 @@ def test_a_wrong_file_changes_nothing_and_a_right_one_counts_without_a_restart(s
     rules.write_text(RULES + "  robots: {quota: {gpu: 8}}\n")
     told = until(lambda: [t for t in shared.client.tenants().tenants if t.name == "robots"], "robots do not exist")
     assert told[0].notes == ("its quota of 8 GPUs is more than the cluster's 3",)
+    until(lambda: knows(shared, "robots.train_model"), "Airflow does not know the DAG of the new tenant")
     job = shared.end(submit(shared, counts("first-robot", "robots", pause_seconds=0.1)))
     assert job.state == "COMPLETED", pretty(job)
 

@@ -164,7 +164,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             refused = [
                 *refuse_tenant(manifest.tenant, self.tenant, run_key(context)[0]),
                 *refusals(manifest, tenancy),
-                *(refuse_user(tenancy, manifest.tenant, user) if (user := _submitter(context)) else ()),
+                *(refuse_user(tenancy, self.tenant, user) if (user := _submitter(context)) else ()),
                 *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
                 *unknown_notifiers(manifest, [*self.services.settings.notifiers]),
             ]
