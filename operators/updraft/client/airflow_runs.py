@@ -34,8 +34,8 @@ def start_run(session: Session, dag_id: str, job_id: str, conf: dict[str, Any]) 
         session.json("POST", f"/api/v2/dags/{dag_id}/dagRuns", body=body)
     except NotFoundError as exc:
         raise UnavailableError(
-            f"Airflow does not know the DAG {dag_id} yet. If Airflow has just started, or the tenant is new, submit again "
-            f"in a few seconds; otherwise the DAG has an import error ({session.connection.airflow_url}/dags)"
+            f"Airflow does not know the DAG {dag_id} yet. If Airflow has just started, or the tenant is new, submit "
+            f"again in a few seconds; otherwise the DAG has an import error ({session.connection.airflow_url}/dags)"
         ) from exc
 
 

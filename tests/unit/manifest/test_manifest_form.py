@@ -226,3 +226,14 @@ def test_every_field_of_the_schema_is_described() -> None:
         assert part["description"]
         for name, field in part["properties"].items():
             assert field.get("description"), name
+
+
+@pytest.mark.parametrize("box", [{"name": "digits", "command": "true"}, "name: digits\ncommand: 'true'\n"])
+def test_a_manifest_that_names_no_tenant_gets_that_of_its_dag(box: Any) -> None:
+    shell = {"framework_name": "shell"}
+    assert read_form({"manifest": box, **shell}, tenant="vision").manifest.tenant == "vision"
+    assert read_form({"manifest": box, **shell}).manifest.tenant == "default"
+    named = read_form({"manifest": box, "tenant": "speech", **shell}, tenant="vision")
+    assert named.manifest.tenant == "speech"
+    ffdl = {"name": "old", "framework": {"name": "pytorch", "version": "latest", "command": "python x.py"}}
+    assert read_form({"manifest": ffdl}, tenant="vision").manifest.tenant == "vision"
