@@ -51,9 +51,9 @@ test-pages: ## Type the commands of README and of the how-to pages on a fresh cl
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
 	$(DEV) pytest -v --no-header -m pages $(ARGS) tests/system/test_pages.py
 
-test-story: ## Play `make story` on a stack of its own (needs Chromium for the approval in a browser), and again while parts are killed
+test-story: ## Play `make story` on a stack of its own (needs Chromium for the approval in a browser) and again while parts are killed; then thirty jobs of three tenants while parts are killed
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
-	$(DEV) pytest -v --no-header -m story $(ARGS) tests/system/test_story.py
+	$(DEV) pytest -v --no-header -m story $(ARGS) tests/system/test_story.py tests/system/test_shared_cluster.py
 
 test-public: ## Train programs of public repositories, fetched from GitHub (takes 20 minutes)
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare

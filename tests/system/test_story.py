@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import threading
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pages
 import pytest
 import yaml
 from approving import approve_in_browser
-from faults.parts import kill, send, tasks, wait_serves
+from killing import KILLED, TASK, parts_killed_in_turn
 from story import JOB, REASON, Story
 from system_helpers import REPOSITORY, Stack, running_stack
 
 from updraft.schemas import JobDetail
-from updraft.stack.layout import Home
 
 PAGE = "docs/howto/story.md"
-KILLED = ("airflow-triggerer", "airflow-scheduler", "airflow-api", "airflow-dag-processor", "mlflow", "s3")
-TASK = "a task"
-PAUSE_SECONDS = (5.0, 25.0)
 KILLED_PATIENCE_SECONDS = 900.0
 pytestmark = [pytest.mark.system, pytest.mark.story, pytest.mark.timeout(2400)]
 
@@ -64,41 +56,12 @@ def test_the_story(own_stack: Stack, tmp_path: Path) -> None:
 
 def test_the_story_while_parts_are_killed() -> None:
     """Each part of the platform, and processes of tasks, are killed again and again while the story plays."""
-    over, killed, problems = threading.Event(), Counter[str](), list[Exception]()
     with running_stack("story-killed", {}) as stack:
-        thread = threading.Thread(target=kill_in_turn, args=(stack.home, over, killed, problems))
-        thread.start()
-        try:
-            story = Story(stack.client, stack.home, REPOSITORY, print, patience_seconds=KILLED_PATIENCE_SECONDS)
+        story = Story(stack.client, stack.home, REPOSITORY, print, patience_seconds=KILLED_PATIENCE_SECONDS)
+        with parts_killed_in_turn(stack.home, seed=18) as killed:
             story.play()
-        finally:
-            over.set()
-            thread.join()
-            print("killed:", dict(killed))
-        assert not problems, problems
         assert set(killed) == {*KILLED, TASK}
         check_the_series(stack, story)
-
-
-def kill_in_turn(home_folder: Path, over: threading.Event, killed: Counter[str], problems: list[Exception]) -> None:
-    """Send SIGKILL to one process after the other; the next one is killed some seconds after all serve again."""
-    home, rng = Home(root=home_folder, repository=REPOSITORY), Random(18)
-    try:
-        while not over.is_set():
-            for name in rng.sample([*KILLED, TASK], len(KILLED) + 1):
-                if over.wait(rng.uniform(*PAUSE_SECONDS)):
-                    return
-                if name == TASK:
-                    while not (running := tasks(home)):
-                        if over.wait(0.05):
-                            return
-                    killed[name] += send(rng.choice(running), signal.SIGKILL)
-                else:
-                    at = kill(home, name)
-                    killed[name] += 1
-                    wait_serves(home, name, since=at)
-    except Exception as exc:  # noqa: BLE001 - a thread's failure is the test's
-        problems.append(exc)
 
 
 def check_the_series(stack: Stack, story: Story) -> None:

@@ -31,7 +31,7 @@ def test_each_check_is_run_and_is_a_target_of_the_makefile() -> None:
     for target in ("test", "test-frameworks"):
         assert f'[ "$target" = {target} ]' in text
     assert 'then arguments=("ARGS=--turn $commits")' in text
-    assert 'stories=("not killed" killed)' in text
+    assert 'stories=("test_story and not killed" "test_story and killed" test_shared)' in text
     makefile = (REPOSITORY / "Makefile").read_text()
     targets = re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)
     assert {*ALWAYS, *IN_TURN} <= set(targets)
