@@ -20,6 +20,7 @@ from faults.jobs import Shape, chain, manifest
 from killing import KILLED, TASK, parts_killed_in_turn
 from system_helpers import REPOSITORY, Stack, pretty, running_stack
 
+from updraft.exceptions import UnavailableError
 from updraft.ledger import Ledger, Use
 from updraft.lifecycle import job_id
 from updraft.tenants import parse_tenants
@@ -72,7 +73,13 @@ def submit(stack: Stack, tenant: str, shape: Shape, rng: Random) -> str:
     made: dict[str, Any] = manifest(shape, job, witness) | {"name": f"{tenant}-{shape.program}", "tenant": tenant}
     made["resources"] |= {"gpus": 1, "cpus": 0.1 if shape.program == "chain" else 0.5}
     made["priority"] = rng.choice(["low", "normal", "high"])
-    return str(stack.client.submit(made, job_id=job).id)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return str(stack.client.submit(made, job_id=job).id)
+        except UnavailableError:  # a part was just killed; the same id is submitted once, however often it is asked for
+            assert time.monotonic() < deadline
+            time.sleep(1)
 
 
 def test_thirty_jobs_of_three_tenants_complete_as_if_undisturbed(shared: Stack, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ from updraft.schemas import (
 
 POLL_SECONDS = 2.0
 PARTS_SECONDS = 60.0  # how long a submission waits for parts that are late or unavailable
+AWAY_SECONDS = 600.0  # how long `wait` outlives a platform that does not answer
 WAIT_SECONDS = 600.0  # for the answer to a request: a halt waits for a checkpoint
 AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
@@ -590,15 +591,24 @@ class Client:
     ) -> JobDetail:
         """Wait until the job has ended, in whatever state, and return it. Asks every `poll_seconds`.
 
-        Raises UnavailableError when it has not ended after `timeout_seconds`.
+        Raises UnavailableError when it has not ended after `timeout_seconds`, or when the platform has not answered for
+        AWAY_SECONDS: it may be restarting, and the job goes on meanwhile.
         """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        answered = began = time.monotonic()
         while True:
-            job = self.job(job_id)
-            if job.ended:
-                return job
-            if deadline is not None and time.monotonic() >= deadline:
-                raise UnavailableError(f"job {job_id} is still {job.state} after {timeout_seconds:g} s ({job.reason})")
+            try:
+                job = self.job(job_id)
+            except UnavailableError:
+                now = time.monotonic()
+                if now - answered >= AWAY_SECONDS or (timeout_seconds is not None and now - began >= timeout_seconds):
+                    raise
+            else:
+                answered = time.monotonic()
+                if job.ended:
+                    return job
+                if timeout_seconds is not None and answered - began >= timeout_seconds:
+                    late = f"job {job_id} is still {job.state} after {timeout_seconds:g} s ({job.reason})"
+                    raise UnavailableError(late)
             self._sleep(poll_seconds)
 
     # --- Secrets --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from unit.client.client_fakes import NOW, FakeAirflow, job_answer
 
 from updraft.client import Client
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
+from updraft.schemas import JobDetail
 
 
 def accepted(airflow: FakeAirflow, state: str = "queued") -> None:
@@ -43,6 +44,27 @@ def test_wait_returns_the_ended_job(airflow: FakeAirflow, client: Client) -> Non
 def test_wait_gives_up_in_time(airflow: FakeAirflow, client: Client) -> None:
     airflow.jobs["digits-1"] = [job_answer()]
     with pytest.raises(UnavailableError, match="is still PROCESSING"):
+        client.wait("digits-1", timeout_seconds=0)
+
+
+def test_wait_outlives_a_platform_that_restarts(
+    airflow: FakeAirflow, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[JobDetail | None] = [None, None, JobDetail.model_validate(job_answer(state="COMPLETED"))]
+
+    def job(_self: Client, _job_id: str) -> JobDetail:
+        if (found := answers.pop(0)) is None:
+            raise UnavailableError("Airflow did not answer")
+        return found
+
+    monkeypatch.setattr(Client, "job", job)
+    assert client.wait("digits-1").state == "COMPLETED"
+    answers[:] = [None]
+    monkeypatch.setattr("updraft.client.client.AWAY_SECONDS", 0)
+    with pytest.raises(UnavailableError, match="did not answer"):
+        client.wait("digits-1")
+    answers[:] = [None]
+    with pytest.raises(UnavailableError, match="did not answer"):
         client.wait("digits-1", timeout_seconds=0)
 
 
