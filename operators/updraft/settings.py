@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -30,6 +31,7 @@ from updraft.airflow_seams.switch import ALL, check_names
 from updraft.exceptions import UpdraftError
 from updraft.fabric import read_labels, read_nccl, read_rdma
 from updraft.pod_policy import EVERY_TENANT, PodPolicy
+from updraft.pools import Pool, check_pools
 from updraft.taints import Toleration
 
 GIB = 1024**3
@@ -165,6 +167,11 @@ class Settings(BaseModel):
         (),
         description="Taints of nodes that learners may lie on nevertheless, comma-separated: KEY[=VALUE][:EFFECT]; who "
         "asks for GPUs tolerates nvidia.com/gpu anyway",
+    )
+    scalable_pools: Annotated[tuple[Pool, ...], BeforeValidator(_from_json), AfterValidator(check_pools)] = Field(
+        (),
+        description="Pools of nodes that the cluster's autoscaler grows, as JSON: a list of `name`, `most` (nodes), "
+        "`labels` and `allocatable` of a node, and `taints`. A job may wait for such nodes, and makes the pool grow",
     )
     pod_policy: Annotated[dict[str, PodPolicy], BeforeValidator(_from_json)] = Field(
         {},

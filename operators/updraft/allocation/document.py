@@ -56,6 +56,7 @@ class NodeDocument(Document):
     disk_mib: Number | None = Field(None, description="None: the node does not report it")
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = Field((), description="What alone keeps a working node from being ready")
+    grows: bool = Field(False, description="Whether it is not there yet: its pool gets it when pods need it")
 
 
 class RequestDocument(Document):
@@ -179,6 +180,7 @@ def state_document(
                 disk_mib=node.disk_mib,
                 labels=dict(sorted(node.labels)),
                 taints=node.taints,
+                grows=node.grows,
             )
             for node in nodes
         ),
@@ -253,4 +255,5 @@ def _node(each: NodeDocument) -> Node:
         disk_mib=each.disk_mib,
         labels=frozenset(each.labels.items()),
         taints=each.taints,
+        grows=each.grows,
     )

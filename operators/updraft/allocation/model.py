@@ -125,6 +125,7 @@ class Node:
     disk_mib: int | None = None  # None: the node does not report it
     labels: frozenset[tuple[str, str]] = frozenset()
     taints: tuple[Taint, ...] = ()  # what alone keeps a working node from being ready
+    grows: bool = False  # not there yet: its pool gets it when pods need it
 
     @cached_property
     def amounts(self) -> Amounts:

@@ -172,12 +172,12 @@ def _less(free: Amounts, need: Amounts, times: int) -> Amounts:
     return free[0] - need[0] * times, free[1] - need[1] * times, free[2] - need[2] * times
 
 
-def _slack(node: Node, free: Amounts, need: Amounts) -> tuple[int, float]:
-    """Return a sort key of a node for a learner; the smallest is the best place. CPU work avoids nodes with
-    accelerators, then the tightest fit wins."""
+def _slack(node: Node, free: Amounts, need: Amounts) -> tuple[bool, int, float]:
+    """Return a sort key of a node for a learner; the smallest is the best place. Nodes that are there come first. CPU
+    work avoids nodes with accelerators, then the tightest fit wins."""
     wasted_gpus = free[2] if need[2] == 0 else 0
     whole = node.amounts
-    return wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(free, need, whole, strict=True))
+    return node.grows, wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(free, need, whole, strict=True))
 
 
 def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:

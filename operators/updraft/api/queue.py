@@ -11,7 +11,7 @@ from updraft.allocation.shares import Past
 from updraft.api.reading import JobReader
 from updraft.controller.queueing import expected_starts, past_use, policy_of
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes.capacity import capacity_from_nodes
+from updraft.kubernetes.capacity import capacity_of
 from updraft.ledger.records import QueueRow
 from updraft.schemas import EstimateErrors, QueueEntry, QueueList
 
@@ -45,7 +45,7 @@ def _starts(reader: JobReader, rows: Sequence[QueueRow]) -> Mapping[str, datetim
         nodes = parts.deadline.call("cluster", parts.cluster.nodes)
     except UnavailableError:
         return {}
-    capacity = capacity_from_nodes(nodes, parts.settings.tolerations)
+    capacity = capacity_of(nodes, parts.settings)
     policy, past, now = rules(reader)
     return parts.deadline.call("ledger", lambda: expected_starts(parts.ledger(), rows, capacity, policy, past, now))
 

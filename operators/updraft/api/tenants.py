@@ -12,7 +12,7 @@ from updraft.api.queue import rules
 from updraft.api.reading import JobReader
 from updraft.controller.queueing import request_held
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes.capacity import capacity_from_nodes
+from updraft.kubernetes.capacity import capacity_of
 from updraft.ledger import Use
 from updraft.schemas import SharePoint, TenantList, TenantUse
 from updraft.tenants import CPU, GPU, Tenant
@@ -63,7 +63,7 @@ def _capacity(reader: JobReader) -> Capacity | None:
     """Return what the cluster's nodes can give; None if they are not known now."""
     parts = reader.parts
     try:
-        return capacity_from_nodes(parts.deadline.call("cluster", parts.cluster.nodes), parts.settings.tolerations)
+        return capacity_of(parts.deadline.call("cluster", parts.cluster.nodes), parts.settings)
     except UnavailableError:
         return None
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from updraft.manifest import Manifest
     from updraft.services import Services
     from updraft.settings import Settings
-    from updraft.taints import Toleration
     from updraft.tenants import Tenant
 
 
@@ -70,25 +69,25 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
 def why_never(
     manifest: Manifest,
     nodes: Sequence[dict[str, Any]],
-    tolerations: Sequence[Toleration],
+    settings: Settings,
     tenants: Mapping[str, Tenant] | None = None,
 ) -> str | None:
     """Return why the job's gang can never run on these nodes and within these tenants' quotas, whatever else does; None
     if it can."""
     from updraft.allocation import Policy, plan_admissions
-    from updraft.kubernetes.capacity import capacity_from_nodes
+    from updraft.kubernetes.capacity import capacity_of
 
     request = request_of(manifest, "asked", datetime.now(UTC))
     policy = Policy(tenants or {})
-    plan = plan_admissions([request], [], capacity_from_nodes(nodes, tolerations), policy=policy)
+    plan = plan_admissions([request], [], capacity_of(nodes, settings), policy=policy)
     return plan.impossible[0].reason if plan.impossible else None
 
 
 def plan(services: Services, nodes: Sequence[dict[str, Any]]) -> None:
     """Plan the whole queue for these nodes."""
-    from updraft.kubernetes.capacity import capacity_from_nodes
+    from updraft.kubernetes.capacity import capacity_of
 
-    decide(services, capacity_from_nodes(nodes, services.settings.tolerations))
+    decide(services, capacity_of(nodes, services.settings))
 
 
 def decide(services: Services, capacity: Capacity) -> None:

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from updraft.allocation import Capacity, Node
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Taint, Toleration, untolerated
 from updraft_learner.quantity import parse_quantity
 
+if TYPE_CHECKING:
+    from updraft.pools import Pool
+    from updraft.settings import Settings
+
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
 DISK_RESOURCE = "ephemeral-storage"
 
 
-def capacity_from_nodes(nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = ()) -> Capacity:
+def capacity_of(nodes: Sequence[Mapping[str, Any]], settings: Settings) -> Capacity:
+    """Return the capacity of the nodes that the API lists, under the platform's settings."""
+    return capacity_from_nodes(nodes, settings.tolerations, settings.scalable_pools)
+
+
+def capacity_from_nodes(
+    nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = (), pools: Sequence[Pool] = ()
+) -> Capacity:
     """Return the capacity of the nodes that the API lists. Nodes that are cordoned, NotReady or tainted are kept with
     `ready=False`: all of that may end.
 
     Args:
+        nodes: As the API lists them.
         tolerated: The taints that each learner tolerates.
+        pools: Pools that can grow; the nodes that they can still get are counted too.
     """
-    return Capacity(tuple(_node(node, tolerated) for node in nodes))
+    found = [_node(node, tolerated) for node in nodes]
+    for pool in pools:
+        new = replace(_node(pool.new_node(), tolerated), grows=True)
+        found += [replace(new, name=f"{new.name}-{number}") for number in range(1, pool.missing(nodes) + 1)]
+    return Capacity(tuple(found))
 
 
 def _node(node: Mapping[str, Any], tolerated: Sequence[Toleration]) -> Node:

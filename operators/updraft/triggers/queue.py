@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from updraft.allocation import Capacity
 from updraft.controller import queueing
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes.capacity import capacity_from_nodes
+from updraft.kubernetes.capacity import capacity_of
 from updraft.ledger import Admission, QueueNews
 from updraft.services import Services
 from updraft.timing import Timing
@@ -200,7 +200,7 @@ class QueueReader:
         except UnavailableError as exc:
             return str(exc)
         if nodes is not self._nodes:
-            self._nodes, self._capacity = nodes, capacity_from_nodes(nodes, self._services.settings.tolerations)
+            self._nodes, self._capacity = nodes, capacity_of(nodes, self._services.settings)
         return self._capacity
 
 

@@ -99,7 +99,7 @@ def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple
             names = ", ".join(sorted(there))
             yield field, f"{field}: the local node has no image {image!r} and pulls none; write one of {names}"
     tenants = parts.deadline.call("ledger", parts.tenancy).tenants
-    if nodes and (never := queueing.why_never(manifest, nodes, parts.settings.tolerations, tenants)) is not None:
+    if nodes and (never := queueing.why_never(manifest, nodes, parts.settings, tenants)) is not None:
         named = never.startswith(("resources", "pod."))
         yield (
             ("pod.node_selector" if never.startswith("pod.") else "resources"),

@@ -13,7 +13,7 @@ from updraft.api import queue
 from updraft.api.access import CallerDep
 from updraft.api.bodies import priority_body
 from updraft.api.depends import ReaderDep
-from updraft.kubernetes.capacity import capacity_from_nodes
+from updraft.kubernetes.capacity import capacity_of
 from updraft.manifest import ManifestError
 from updraft.schemas import Accepted, PriorityBody, QueueList
 from updraft.tenants import refuse_priority
@@ -43,7 +43,7 @@ def show_state(reader: ReaderDep) -> StateDocument:
         return request if seen else replace(request, job_id=f"job {number} of another tenant")
 
     return state_document(
-        capacity_from_nodes(nodes, parts.settings.tolerations).nodes,
+        capacity_of(nodes, parts.settings).nodes,
         [replace(grant, request=shown(grant.request, number)) for number, grant in enumerate(grants, 1)],
         [shown(row.request, number) for number, row in enumerate(rows, len(grants) + 1) if row.granted_at is None],
         policy,
