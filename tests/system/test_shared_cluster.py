@@ -100,8 +100,9 @@ def test_thirty_jobs_of_three_tenants_complete_as_if_undisturbed(shared: Stack, 
     assert not wrong, "\n".join(wrong)
     for job, shape in shapes.items():
         files = shared.client.download(job, "results", tmp_path / job)
-        (result,) = [json.loads(path.read_text()) for path in files if path.name == "result.json"]
-        assert (result["steps"], result["digest"]) == (shape.steps, chain(job, shape.steps)), job
+        found = [json.loads(path.read_text()) for path in files if path.name == "result.json"]
+        results = [(each["steps"], each["digest"]) for each in found if "digest" in each]
+        assert results == [(shape.steps, chain(job, shape.steps))], (job, files)
     taken_back(shared, list(shapes))
     never_over(Ledger(f"sqlite:///{shared.home / 'ledger.db'}").queue.used(LONG_AGO))
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -43,6 +44,14 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class UsedDocument(Document):
+    """What pods of other workloads take of a node."""
+
+    cpus: Amount = 0
+    memory_mib: Number = 0
+    gpus: Number = 0
+
+
 class NodeDocument(Document):
     """What one node can give to pods."""
 
@@ -57,6 +66,7 @@ class NodeDocument(Document):
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = Field((), description="What alone keeps a working node from being ready")
     grows: bool = Field(False, description="Whether it is not there yet: its pool gets it when pods need it")
+    used: UsedDocument = Field(UsedDocument(), description="What pods of other workloads take")
 
 
 class RequestDocument(Document):
@@ -181,6 +191,7 @@ def state_document(
                 labels=dict(sorted(node.labels)),
                 taints=node.taints,
                 grows=node.grows,
+                used=UsedDocument(cpus=node.used[0] / 1000, memory_mib=node.used[1], gpus=node.used[2]),
             )
             for node in nodes
         ),
@@ -256,4 +267,5 @@ def _node(each: NodeDocument) -> Node:
         labels=frozenset(each.labels.items()),
         taints=each.taints,
         grows=each.grows,
+        used=(math.ceil(round(each.used.cpus * 1000, 6)), each.used.memory_mib, each.used.gpus),
     )

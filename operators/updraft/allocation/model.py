@@ -126,10 +126,18 @@ class Node:
     labels: frozenset[tuple[str, str]] = frozenset()
     taints: tuple[Taint, ...] = ()  # what alone keeps a working node from being ready
     grows: bool = False  # not there yet: its pool gets it when pods need it
+    used: Amounts = (0, 0, 0)  # what pods of other workloads take
 
     @cached_property
     def amounts(self) -> Amounts:
+        """Return what the node gives to pods in all."""
         return (math.floor(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
+
+    @cached_property
+    def left(self) -> Amounts:
+        """Return what other workloads leave."""
+        whole, used = self.amounts, self.used
+        return max(0, whole[0] - used[0]), max(0, whole[1] - used[1]), max(0, whole[2] - used[2])
 
     def selected_by(self, placement: Placement) -> bool:
         """Return whether the node has every label that the gang asks for."""

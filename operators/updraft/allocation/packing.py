@@ -38,15 +38,23 @@ class Room:
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Room:
         """Return the nodes with all of their amounts."""
-        counted = Counter(replace(node, name="") for node in nodes)
-        kinds = list(counted)
-        return cls(kinds, {(number, node.amounts): counted[node] for number, node in enumerate(kinds)})
+        counted = Counter((_kind(node), node.left) for node in nodes)
+        kinds = list(dict.fromkeys(kind for kind, _ in counted))
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        return cls(kinds, {(numbers[kind], left): count for (kind, left), count in counted.items()})
 
     def sums(self, numbers: Collection[int]) -> tuple[int, int, int]:
         """Return what is left on all nodes of these kinds, in all."""
         spots = [(free, count) for (number, free), count in self.left.items() if number in numbers]
         cpus, memory, gpus = (sum(free[i] * count for free, count in spots) for i in range(3))
         return cpus, memory, gpus
+
+    def counts(self) -> list[int]:
+        """Return the number of nodes of each kind."""
+        found = [0] * len(self.kinds)
+        for (number, _), count in self.left.items():
+            found[number] += count
+        return found
 
     def add(self, request: GangRequest) -> bool:
         """Place a gang on the fullest nodes that hold it; return whether it fits. If it does not, some learners may
@@ -88,7 +96,7 @@ def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
 
 def kinds_of(nodes: Iterable[Node]) -> Counter[Node]:
     """Return the kinds of nodes as if all were ready, and how many there are of each."""
-    return Counter(replace(node, name="", ready=True) for node in nodes)
+    return Counter(replace(_kind(node), ready=True) for node in nodes)
 
 
 def never_fits(request: GangRequest, nodes: Iterable[Node]) -> bool:
@@ -118,7 +126,7 @@ def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> Room |
     """Return what is left when all requests are placed; None if no placement was found."""
     if not sums_allow(requests, nodes):
         return None
-    total = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
+    total = [max(1, sum(node.left[i] for node in nodes)) for i in range(3)]
 
     def dominant_share(request: GangRequest) -> float:
         return max(amount / whole for amount, whole in zip(request.amounts, total, strict=True))
@@ -144,14 +152,19 @@ def add_to(room: Room, request: GangRequest) -> Room | None:
 def sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
     """Return the cheap necessary condition for `fits`: sums over all nodes, and per accelerator type."""
     for i in range(3):
-        if sum(r.amounts[i] * r.learners for r in requests) > sum(node.amounts[i] for node in nodes):
+        if sum(r.amounts[i] * r.learners for r in requests) > sum(node.left[i] for node in nodes):
             return False
     types = {r.gpu_type for r in requests if r.gpus and r.gpu_type}
     return all(
         sum(r.gpus * r.learners for r in requests if r.gpu_type == kind)
-        <= sum(node.gpus for node in nodes if node.gpu_type == kind)
+        <= sum(node.left[2] for node in nodes if node.gpu_type == kind)
         for kind in types
     )
+
+
+def _kind(node: Node) -> Node:
+    """Return what makes nodes alike."""
+    return replace(node, name="", used=(0, 0, 0))
 
 
 def _narrow(request: GangRequest) -> tuple[bool, bool, int]:
@@ -182,7 +195,7 @@ def _slack(node: Node, free: Amounts, need: Amounts) -> tuple[bool, int, float]:
 
 def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:
     """Search depth first over "how many learners of gang g go to node n", most first; bounded by SEARCH_STEPS."""
-    free = [node.amounts for node in nodes]
+    free = [node.left for node in nodes]
     steps = 0
 
     # An explicit stack of (gang, node, learners of the gang still to place, times tried here) avoids the recursion
@@ -225,7 +238,7 @@ def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:
 
 def _room_of(nodes: Sequence[Node], free: Sequence[Amounts]) -> Room:
     """Return what is left on each node, counted by kind."""
-    kinds = list(dict.fromkeys(replace(node, name="") for node in nodes))
+    kinds = list(dict.fromkeys(map(_kind, nodes)))
     numbers = {kind: number for number, kind in enumerate(kinds)}
-    left = Counter((numbers[replace(node, name="")], there) for node, there in zip(nodes, free, strict=True))
+    left = Counter((numbers[_kind(node)], there) for node, there in zip(nodes, free, strict=True))
     return Room(kinds, dict(left))

@@ -14,13 +14,14 @@ A gang that can never fit is reported as impossible and does not block the queue
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
 from updraft.allocation.model import (
+    Amounts,
     Capacity,
     GangRequest,
     Grant,
@@ -99,7 +100,7 @@ class _Round:
         self._waits = False  # whether a job waits for room
         self._whole = Room.of(self._ready)
         self._kinds = self._whole.kinds
-        self._counts = [self._whole.left[number, kind.amounts] for number, kind in enumerate(self._kinds)]
+        self._counts = self._whole.counts()
         self._replaced = 0
         self._groups: dict[Hashable, _Free] = {}
         self._wanted: set[int] = set()  # the kinds of nodes that jobs which wait for room can use
@@ -218,17 +219,25 @@ class _Round:
             return _Free(problem=f"no node with {placement.text} is ready")
         if not places:
             return _Free(problem="no node is ready" if not kept else "no node is ready but for jobs with GPUs")
-        whole = self._whole.sums(places)
+        left, whole = self._whole.sums(places), self._in_all(places)
         running = self._running
         if len(places) < len(kinds) and self._free is not None:
             cpus, memory, _ = self._free.sums(places)
         else:
-            cpus = _left([(each.amounts[0], each) for each in running], whole[0])
-            memory = _left([(each.amounts[1], each) for each in running], whole[1])
-        gpus_all = self._whole.sums([n for n, kind in kept.items() if kind.takes_kind(request)])[2]
+            cpus = _left([(each.amounts[0], each) for each in running], left[0])
+            memory = _left([(each.amounts[1], each) for each in running], left[1])
+        with_gpus = [n for n, kind in kept.items() if kind.takes_kind(request)]
+        gpus_left, gpus_all = self._whole.sums(with_gpus)[2], self._in_all(with_gpus)[2]
         users = [each for each in running if request.gpu_type is None or each.gpu_type == request.gpu_type]
-        gpus = _left([(each.gpus, each) for each in users], gpus_all)
-        return _Free((cpus, memory, gpus), (whole[0], whole[1], gpus_all))
+        gpus = _left([(each.gpus, each) for each in users], gpus_left)
+        others = whole[0] - left[0], whole[1] - left[1], gpus_all - gpus_left
+        return _Free((cpus, memory, gpus), (whole[0], whole[1], gpus_all), others)
+
+    def _in_all(self, numbers: Collection[int]) -> Amounts:
+        """Return what all nodes of these kinds give to pods, whatever uses it."""
+        found = [(self._kinds[number].amounts, self._counts[number]) for number in numbers]
+        cpus, memory, gpus = (sum(amounts[i] * count for amounts, count in found) for i in range(3))
+        return cpus, memory, gpus
 
     def _reclaim(self, request: GangRequest) -> str:
         """Choose the jobs that give their room back for a job that is within its tenant's quota; return what its reason
@@ -337,10 +346,11 @@ class _Answers:
 @dataclass(frozen=True)
 class _Free:
     """What is left on the nodes that a gang may lie on, whatever its amounts: CPUs in thousandths, MiB and GPUs, each
-    with the whole. `problem`: why there is no such node."""
+    with the whole, and with what pods of other workloads take. `problem`: why there is no such node."""
 
-    left: tuple[int, int, int] = (0, 0, 0)
-    whole: tuple[int, int, int] = (0, 0, 0)
+    left: Amounts = (0, 0, 0)
+    whole: Amounts = (0, 0, 0)
+    others: Amounts = (0, 0, 0)
     problem: str = ""
 
 
@@ -361,9 +371,16 @@ def _free_text(request: GangRequest, free: _Free) -> str:
         short.append(texts["memory"])
     if request.gpus and request.gpus * request.learners > gpus:
         short.append(f"{gpus} of {_count(free.whole[2], _gpu(request))} free")
-    if short:
-        return ", ".join(short)
-    return f"{texts['cpus']}, {texts['memory']}"
+    return ", ".join(short or [texts["cpus"], texts["memory"]]) + _others_text(free.others)
+
+
+def _others_text(others: Amounts) -> str:
+    """Return what pods of other workloads take; nothing if they take nothing."""
+    cpus, memory, gpus = others
+    parts = [_count(cpus / 1000, "CPU") if cpus else "", _memory(memory) if memory else ""]
+    parts.append(_count(gpus, "GPU") if gpus else "")
+    said = " + ".join(part for part in parts if part)
+    return f" (pods of other workloads take {said})" if said else ""
 
 
 def _left(used: Sequence[tuple[int, GangRequest]], whole: int) -> int:

@@ -191,10 +191,13 @@ class KubernetesCluster:
         return "the cluster answers"
 
     def nodes(self) -> list[dict[str, Any]]:
+        from updraft.kubernetes.nodes import with_other_pods
+
         with self._errors():
             core = self.services.core
             listed = core.list_node(_request_timeout=HEALTH_SECONDS)
-            return list(core.api_client.sanitize_for_serialization(listed)["items"])
+            nodes = list(core.api_client.sanitize_for_serialization(listed)["items"])
+            return with_other_pods(core, nodes, HEALTH_SECONDS)
 
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
         from updraft.kubernetes.claims import read_claim

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.allocation import Capacity, Node
+from updraft.kubernetes.other_pods import USED
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Taint, Toleration, untolerated
 from updraft_learner.quantity import parse_quantity
 
@@ -51,11 +53,17 @@ def _node(node: Mapping[str, Any], tolerated: Sequence[Toleration]) -> Node:
     keeping = tuple(Taint.of(taint) for taint in taints if not GPU_TAINT.covers(taint))
     works = conditions.get("Ready") == "True" and not cordoned
     labels = metadata.get("labels") or {}
+    used = node.get(USED) or {}
     return Node(
         name=str(metadata.get("name", "")),
         cpus=float(parse_quantity(allocatable.get("cpu", 0))),
         memory_mib=int(parse_quantity(allocatable.get("memory", 0)) // 1024**2),
         gpus=int(parse_quantity(allocatable.get(GPU_RESOURCE, 0))),
+        used=(
+            math.ceil(used.get("cpu", 0) * 1000),
+            math.ceil(used.get("memory", 0) / 1024**2),
+            math.ceil(used.get(GPU_RESOURCE, 0)),
+        ),
         gpu_type=labels.get(GPU_TYPE_LABEL),
         gpus_only=any(GPU_TAINT.covers(taint) for taint in taints),
         ready=works and not keeping,

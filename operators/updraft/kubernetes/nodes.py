@@ -1,12 +1,13 @@
-"""List the cluster's nodes once for all queued jobs of a triggerer, however many there are.
+"""List the cluster's nodes, with what pods of other workloads take of them.
 
-Used by `updraft.triggers` only, in the triggerer's event loop.
+In a triggerer they are listed once for all queued jobs, however many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
@@ -15,12 +16,18 @@ from weakref import WeakKeyDictionary
 
 from updraft.exceptions import UnavailableError
 from updraft.kubernetes.clients import async_client
+from updraft.kubernetes.other_pods import LIVE, OTHERS, with_used
 from updraft.kubernetes.throttling import asked_pause_seconds
 
 if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
     from kubernetes_asyncio.client import ApiClient
 
+log = logging.getLogger(__name__)
+
 KEPT_SECONDS = 1.5
+PODS_KEPT_SECONDS = 15.0  # a cluster may have ten thousand pods
+REFUSED_SECONDS = 300.0  # the platform may not list the pods of all namespaces
 TIMEOUT_SECONDS = 20
 
 
@@ -32,6 +39,8 @@ class _Answer:
     until: float = 0.0  # on the monotonic clock
     nodes: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    pods_until: float = 0.0
 
 
 _answers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Answer]] = WeakKeyDictionary()
@@ -43,7 +52,8 @@ async def nodes_of(
     connect: Callable[[str], Awaitable[ApiClient]] = async_client,
     clock: Callable[[], float] = monotonic,
 ) -> list[dict[str, Any]]:
-    """Return the nodes as the API lists them, at most KEPT_SECONDS old.
+    """Return the nodes as the API lists them, at most KEPT_SECONDS old, with what pods of other workloads take, at most
+    PODS_KEPT_SECONDS old.
 
     Each time they are listed, `connect` creates a client, which knows a token that was renewed meanwhile.
 
@@ -53,17 +63,21 @@ async def nodes_of(
     answer = _answers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Answer())
     async with answer.lock:  # of several callers at a time, one asks the cluster
         if clock() >= answer.until:
-            answer.until = await _renew(answer, connect(conn_id)) + clock()
+            answer.until = await _renew(answer, connect(conn_id), clock) + clock()
         if answer.problem is not None:
             raise UnavailableError(answer.problem)
         return answer.nodes
 
 
-async def _renew(answer: _Answer, connecting: Awaitable[ApiClient]) -> float:
+async def _renew(answer: _Answer, connecting: Awaitable[ApiClient], clock: Callable[[], float]) -> float:
     """Ask the cluster; return for how many seconds not to ask it again."""
     pause = KEPT_SECONDS
     try:
-        answer.nodes = await _list(await connecting)
+        async with await connecting as api:
+            nodes = await _list(api, "list_node")
+            if clock() >= answer.pods_until:
+                answer.pods_until = clock() + await _renew_pods(answer, api)
+        answer.nodes = with_used(nodes, answer.pods)
     except UnavailableError as exc:
         answer.problem = str(exc)
     except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; all mean waiting
@@ -76,18 +90,46 @@ async def _renew(answer: _Answer, connecting: Awaitable[ApiClient]) -> float:
     return pause
 
 
-async def _list(client: ApiClient) -> list[dict[str, Any]]:
-    """List the nodes, and close the client."""
+async def _renew_pods(answer: _Answer, api: ApiClient) -> float:
+    """List the pods of other workloads; return for how many seconds not to do so again. Without them, the nodes are
+    still known."""
+    try:
+        answer.pods = await _list(api, "list_pod_for_all_namespaces", label_selector=OTHERS, field_selector=LIVE)
+    except Exception as exc:  # noqa: BLE001 - as for the nodes
+        refused = getattr(exc, "status", None) in (401, 403)
+        log.warning("What pods of other workloads take is not known (%s)", getattr(exc, "reason", None) or exc)
+        if refused:
+            answer.pods = []
+        return REFUSED_SECONDS if refused else max(PODS_KEPT_SECONDS, asked_pause_seconds(exc))
+    return PODS_KEPT_SECONDS
+
+
+async def _list(api: ApiClient, call: str, **selectors: str) -> list[dict[str, Any]]:
+    """Return what the API lists."""
     from kubernetes_asyncio.client import ApiException, CoreV1Api
 
-    async with client as api:
-        # Version 0: from the server's cache. As plain JSON: building the client's objects takes long.
-        response: Any = await CoreV1Api(api).list_node(
-            resource_version="0", _request_timeout=TIMEOUT_SECONDS, _preload_content=False
+    # Version 0: from the server's cache. As plain JSON: building the client's objects takes long.
+    response: Any = await getattr(CoreV1Api(api), call)(
+        resource_version="0", _request_timeout=TIMEOUT_SECONDS, _preload_content=False, **selectors
+    )
+    async with response:
+        if response.status >= 400:
+            refused = ApiException(status=response.status, reason=response.reason)
+            refused.headers = response.headers
+            raise refused
+        return list(json.loads(await response.read())["items"])
+
+
+def with_other_pods(core: CoreV1Api, nodes: list[dict[str, Any]], timeout_seconds: float) -> list[dict[str, Any]]:
+    """Return the nodes, as the API lists them, with what pods of other workloads take, for code without an event loop.
+    Raises what the client raises, but for an answer that refuses: then nothing of theirs is counted."""
+    from kubernetes.client.exceptions import ApiException
+
+    try:
+        listed = core.list_pod_for_all_namespaces(
+            label_selector=OTHERS, field_selector=LIVE, resource_version="0", _request_timeout=timeout_seconds
         )
-        async with response:
-            if response.status >= 400:
-                refused = ApiException(status=response.status, reason=response.reason)
-                refused.headers = response.headers
-                raise refused
-            return list(json.loads(await response.read())["items"])
+    except ApiException as exc:
+        log.warning("What pods of other workloads take is not known (%s)", exc.reason)
+        return nodes
+    return with_used(nodes, core.api_client.sanitize_for_serialization(listed)["items"])

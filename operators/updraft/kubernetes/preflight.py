@@ -28,6 +28,7 @@ ASK_ADMINISTRATOR = "ask the cluster's administrator for them: `kubectl apply -k
 DISCOVERY = (
     "ask the cluster's administrator for the ClusterRoles system:discovery and system:basic-user for its account"
 )
+OTHER_PODS = ("list", "", "pods")  # in all namespaces; the planner does without
 NEW_TOKEN = "put a valid token into the kubeconfig (`kubectl create token updraft --namespace updraft-system`)"
 
 
@@ -85,6 +86,9 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
         nodes = _ask(core, core.list_node)["items"]
         yield _nodes(nodes)
         yield _gpus(nodes, gpu_types)
+        if not _may(core, *OTHER_PODS, None):
+            told = "may not list the pods of all namespaces, so that what other workloads take is not counted"
+            yield PreflightFinding("other pods", True, told)
     else:
         yield PreflightFinding("nodes", False, "may not list nodes, so that what fits is unknown", ASK_ADMINISTRATOR)
 
@@ -278,7 +282,7 @@ def require(
     gang.ensure_namespace(core, namespace)
     rules = (_plain(core, reviewed).get("status") or {}).get("resourceRules") or []
     needed: list[tuple[tuple[str, str, str], str | None]] = [(right, namespace) for right in rbac.each(rights)]
-    needed += [(right, None) for right in rbac.each(rbac.CLUSTER)]
+    needed += [(right, None) for right in rbac.each(rbac.CLUSTER) if right != OTHER_PODS]
     # The list of rules may be incomplete: ask for each missing right by name.
     missing = [right for right, where in needed if not _allowed(rules, *right) and not _told(core, right, where)]
     if len(missing) >= len(list(rbac.each(rights))):

@@ -45,7 +45,10 @@ ONLY_WITH = {
     "poddisruptionbudgets": "only UPDRAFT_DISRUPTION_BUDGET=true needs it",
 }
 # On the whole cluster.
-CLUSTER = (Right("nodes", ("list",), "room for gangs, types of GPU"),)
+CLUSTER = (
+    Right("nodes", ("list",), "room for gangs, types of GPU"),
+    Right("pods", ("list",), "what pods of other workloads take of that room; without it, nothing of theirs counts"),
+)
 # Rights that every authenticated account has without a rule of the platform.
 OF_EVERYBODY = frozenset(
     {

@@ -321,10 +321,12 @@ def _described(manifest: Manifest) -> dict[str, Any]:
 
 def _nodes(services: Services) -> list[dict[str, Any]]:
     from updraft.kubernetes import calls
+    from updraft.kubernetes.nodes import TIMEOUT_SECONDS, with_other_pods
 
     core = services.core
     listed = calls.call("list nodes", core.list_node)
-    return list(core.api_client.sanitize_for_serialization(listed)["items"])
+    nodes = list(core.api_client.sanitize_for_serialization(listed)["items"])
+    return with_other_pods(core, nodes, TIMEOUT_SECONDS)
 
 
 def _submitter(context: Context) -> str | None:

@@ -11,7 +11,8 @@ from aiohttp import web
 from unit.kubernetes.async_server import Connect, client_of, serving
 
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes.nodes import KEPT_SECONDS, nodes_of
+from updraft.kubernetes.nodes import KEPT_SECONDS, PODS_KEPT_SECONDS, REFUSED_SECONDS, nodes_of
+from updraft.kubernetes.other_pods import USED
 
 NODE = {"metadata": {"name": "a"}}
 LISTED = {"items": [NODE]}
@@ -95,3 +96,30 @@ def test_who_is_cancelled_while_asking_keeps_nobody_waiting() -> None:
         assert await second == [NODE]
 
     against(lambda: web.json_response(LISTED), ask)
+
+
+def test_what_pods_of_others_take_is_asked_for_seldom_and_done_without() -> None:
+    """A refusal keeps no job waiting, and is not asked for again for minutes."""
+    taken = {"spec": {"nodeName": "a", "containers": [{"resources": {"requests": {"cpu": "2"}}}]}}
+    answers = [web.json_response({"items": [taken]}), web.Response(status=500), web.Response(status=403)]
+    asked: list[str] = []
+
+    async def nodes(_request: web.Request) -> web.Response:
+        return web.json_response(LISTED)
+
+    async def pods(request: web.Request) -> web.Response:
+        asked.append(request.rel_url.query["labelSelector"])
+        return answers.pop(0)
+
+    async def run() -> None:
+        async with serving({"/api/v1/nodes": nodes, "/api/v1/pods": pods}) as host:
+            asking = Asking(client_of(host))
+            for seconds, cpus in ((0, 2), (KEPT_SECONDS, 2), (PODS_KEPT_SECONDS, 2), (PODS_KEPT_SECONDS, None)):
+                asking.now += seconds
+                (node,) = await asking.nodes()
+                assert node.get(USED, {}).get("cpu") == cpus
+            asking.now += REFUSED_SECONDS - 1
+            await asking.nodes()
+
+    asyncio.run(run())
+    assert asked == ["!updraft.dev/job"] * 3

@@ -20,6 +20,7 @@ DEPLOY = REPOSITORY / "deploy" / "kustomize"
 VERBS = {"read": "get", "list": "list", "create": "create", "replace": "update", "patch": "patch", "delete": "delete"}
 NAMES = {  # the generated clients write the kind, the API the resource
     "pod": ("", "pods"),
+    "pod_for_all_namespaces": ("", "pods"),
     "secret": ("", "secrets"),
     "service": ("", "services"),
     "node": ("", "nodes"),

@@ -198,6 +198,10 @@ class FakeCluster:
         }
         return SimpleNamespace(items=[Obj(node)])
 
+    def list_pod_for_all_namespaces(self, **_: Any) -> Any:
+        """Pods of other workloads: none."""
+        return SimpleNamespace(items=[])
+
     def create_namespaced_pod(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
         return self._create("pod", body)
 
