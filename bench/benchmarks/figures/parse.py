@@ -14,19 +14,29 @@ from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.results import Budget, Measured, Value
 from benchmarks.stack import BenchmarkError
+from updraft.bundle import dag_file
 
 NAME, TITLE = "parse", "Parsing the DAG files"
 BUDGET = Budget(at="most", value=0.05)
+TENANTS = 20
 PROGRAM = REPOSITORY / "bench" / "programs" / "parse_dags.py"
 
 
 def measure(options: Options) -> Measured:
     rounds = options.pairs(20, 3)
-    ours, plain = parse(rounds, "--as-stack"), parse(rounds)
+    dags = REPOSITORY / "dags"
+    ours, plain = parse(dags, rounds, "--as-stack"), parse(dags, rounds)
+    with tempfile.TemporaryDirectory(prefix="updraft-bench-") as folder:
+        for number in range(TENANTS):
+            text = dag_file(f"tenant-{number}", f"Path({str(REPOSITORY / 'jobs')!r})")
+            (Path(folder) / f"tenant-{number}.py").write_text(text)
+        tenants = parse(Path(folder), rounds, "--as-stack")["seconds"].values()
     values = [
         Value(name=f"dags/{file}", unit="s", samples=tuple(seconds), budget=BUDGET)
         for file, seconds in ours["seconds"].items()
     ]
+    of_tenants = tuple(max(samples) for samples in zip(*tenants, strict=True))
+    values += [Value(name=f"The slowest file of {TENANTS} tenants", unit="s", samples=of_tenants, budget=BUDGET)]
     values += [
         Value(name=f"dags/{file}, CPU time of it", unit="s", samples=tuple(seconds))
         for file, seconds in ours["cpu_seconds"].items()
@@ -44,13 +54,13 @@ def measure(options: Options) -> Measured:
             "file is imported, its DAGs are built and checked.",
             "A plain `airflow dag-processor` imports ahead only the `airflow.*` modules that a file names; what a file "
             "imports from `updraft` it pays at each parse.",
+            "Files of tenants are those that `TenantDagBundle` writes; no manifest names one of these tenants.",
             *(f"dags/{file} defines {len(ids)} DAG(s): {', '.join(ids)}." for file, ids in ours["dags"].items()),
         ),
     )
 
 
-def parse(rounds: int, *arguments: str) -> dict[str, Any]:
-    dags = REPOSITORY / "dags"
+def parse(dags: Path, rounds: int, *arguments: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="updraft-bench-") as folder:
         done = subprocess.run(
             [sys.executable, str(PROGRAM), str(dags), "--rounds", str(rounds), *arguments],

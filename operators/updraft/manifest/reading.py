@@ -111,13 +111,16 @@ def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, sourc
     return Loaded(manifest, converted.warnings, converted.secrets)
 
 
-def load_jobs(folder: Path) -> list[JobFile]:
+def load_jobs(folder: Path, naming: str | None = None) -> list[JobFile]:
     """Return every `<folder>/<job>/manifest.yaml`, in the order of names. A wrong one is returned with its error.
 
-    Local paths in them are made absolute, so that they can be used from any working directory.
+    Local paths in them are made absolute, so that they can be used from any working directory. With `naming`, files
+    whose text does not hold that word are left out unread, which takes little of the time.
     """
     jobs = []
     for path in sorted(folder.glob("*/manifest.yaml")):
+        if naming is not None and not _holds(path, naming):
+            continue
         try:
             loaded = load_any(path)
             manifest = with_roots(loaded.manifest, path.parent.resolve())
@@ -125,6 +128,14 @@ def load_jobs(folder: Path) -> list[JobFile]:
         except ManifestError as exc:
             jobs.append(JobFile(path, None, exc, tenant=_named_tenant(path)))
     return jobs
+
+
+def _holds(path: Path, word: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return word.encode() in file.read(TEXT_CHARACTERS)
+    except OSError:
+        return False
 
 
 def _named_tenant(path: Path) -> str:

@@ -84,7 +84,7 @@ def _jobs(folder: Path, tenant: str) -> Iterator[JobFile]:
     from updraft.manifest import ManifestError, load_jobs, refuse_unsupported
 
     known: tuple[str, ...] | None = None
-    for job in load_jobs(folder):
+    for job in load_jobs(folder, None if tenant == DEFAULT_TENANT else tenant):
         if job.tenant == tenant:
             yield job
         elif tenant == DEFAULT_TENANT:
