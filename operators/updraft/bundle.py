@@ -77,8 +77,8 @@ class TenantDagBundle(BaseDagBundle):
         """Write the files that are missing or different, and remove those of tenants that are gone."""
         folder = self.path
         folder.mkdir(parents=True, exist_ok=True)
-        services = platform_services()
         try:
+            services = platform_services()
             wanted = {name for name in services.tenancy().names if name != DEFAULT_TENANT}
             gone = {path.stem for path in folder.glob("*.py")} - wanted
             kept = {job.tenant for job in services.ledger.jobs.live()} if gone else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,12 @@ from updraft.cli.console import JsonOption, handled, print_json, print_table, sa
 tenants = typer.Typer(
     name="tenants", help="What each tenant may use of the cluster, and what it uses.", no_args_is_help=True
 )
+
+
+PREFIX, SYSTEM = "updraft-", "updraft-system"
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file of tenants.", exists=True, dir_okay=False)]
+PrefixOption = Annotated[str, typer.Option(help="As UPDRAFT_NAMESPACE_PREFIX.")]
+SystemOption = Annotated[str, typer.Option(help="Namespace of the platform's account.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +61,7 @@ def list_tenants(as_json: JsonOption = False) -> None:
 @tenants.command("check")
 @handled
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of tenants.", exists=True, dir_okay=False)],
+    file: FileArgument,
     as_json: JsonOption = False,
 ) -> None:
     """Check a file of tenants without a platform, and print what each tenant may use."""
@@ -82,27 +88,62 @@ def check(
 @tenants.command("render")
 @handled
 def render(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of tenants.", exists=True, dir_okay=False)],
-    prefix: Annotated[str, typer.Option(help="As UPDRAFT_NAMESPACE_PREFIX.")] = "updraft-",
-    system: Annotated[str, typer.Option(help="Namespace of the platform's account.")] = "updraft-system",
+    file: FileArgument,
+    prefix: PrefixOption = PREFIX,
+    system: SystemOption = SYSTEM,
     as_json: JsonOption = False,
 ) -> None:
     """Print the objects that the tenants need in a cluster, as YAML for `kubectl apply --filename -`."""
     import yaml
 
-    from updraft.kubernetes.tenants import tenant_objects
-    from updraft.tenants import read_tenants
-
-    found = read_tenants(file, trusted=True).tenants
-    objects = [
-        each
-        for name, tenant in found.items()
-        for each in tenant_objects(name, tenant, namespace=f"{prefix}{name}", system=system)
-    ]
+    objects = _objects(file, prefix, system)
     if as_json:
         print_json(objects)
         return
     typer.echo(yaml.safe_dump_all(objects, sort_keys=False), nl=False)
+
+
+@tenants.command("apply")
+@handled
+def apply(
+    file: FileArgument,
+    prefix: PrefixOption = PREFIX,
+    system: SystemOption = SYSTEM,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig; without it, the current one.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Let the cluster check the objects, and change nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create or change the objects that the tenants need in a cluster, by your `kubectl`, whose kubeconfig has to be an
+    administrator's. Tenants that the file no longer names keep theirs."""
+    import json
+    import shutil
+    import subprocess
+
+    from updraft.exceptions import UpdraftError
+
+    if (kubectl := shutil.which("kubectl")) is None:
+        raise UpdraftError("kubectl is not on PATH; install it, or apply what `updraft tenants render` prints")
+    given = [f"--context={context}"] if context is not None else []
+    given += ["--dry-run=server"] if dry_run else []
+    given += ["--output=json"] if as_json else []
+    listed = {"apiVersion": "v1", "kind": "List", "items": _objects(file, prefix, system)}
+    command = [kubectl, "apply", "--server-side", "--field-manager=updraft-tenants", *given, "--filename=-"]
+    done = subprocess.run(command, input=json.dumps(listed), capture_output=True, text=True, check=False)
+    typer.echo(done.stdout, nl=False)
+    if done.returncode != 0:
+        raise UpdraftError(f"kubectl: {done.stderr.strip() or f'exit code {done.returncode}'}")
+
+
+def _objects(file: Path, prefix: str, system: str) -> list[dict[str, Any]]:
+    """Return what the tenants of a file need in a cluster."""
+    from updraft.kubernetes.tenants import tenant_objects
+    from updraft.tenants import read_tenants
+
+    return [
+        each
+        for name, tenant in read_tenants(file, trusted=True).tenants.items()
+        for each in tenant_objects(name, tenant, namespace=f"{prefix}{name}", system=system)
+    ]
 
 
 def _devices(numbers: Mapping[str, int]) -> str:

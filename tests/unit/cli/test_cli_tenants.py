@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import httpx
 import pages
+import pytest
 import yaml
 from unit.cli.cli_fakes import Run
 from unit.client.client_fakes import FakeAirflow
@@ -63,3 +65,35 @@ def test_objects_of_tenants_are_rendered(run: Run, tmp_path: Path) -> None:
     objects = list(yaml.safe_load_all(printed.out))
     assert {each["metadata"]["name"] for each in objects if each["kind"] == "Namespace"} == {"ml-vision", "ml-speech"}
     assert json.loads(run("tenants", "render", str(tmp_path / "tenants.yaml"), "--json").out)[0]["kind"] == "Namespace"
+
+
+def kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = folder / "bin" / "kubectl"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+
+def test_objects_of_tenants_are_applied_by_kubectl(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tenants.yaml").write_text(shown())
+    kubectl(
+        tmp_path, monkeypatch, f'echo "$@" > {tmp_path}/args; cat > {tmp_path}/input; echo namespace/updraft-vision'
+    )
+    printed = run("tenants", "apply", str(tmp_path / "tenants.yaml"), "--context", "admin@cluster", "--dry-run")
+    assert (printed.code, printed.out) == (0, "namespace/updraft-vision\n")
+    arguments = (tmp_path / "args").read_text().split()
+    assert arguments[0] == "apply"
+    assert {"--context=admin@cluster", "--dry-run=server", "--server-side", "--filename=-"} <= set(arguments)
+    rendered = json.loads(run("tenants", "render", str(tmp_path / "tenants.yaml"), "--json").out)
+    assert json.loads((tmp_path / "input").read_text())["items"] == rendered
+
+
+def test_what_kubectl_says_is_the_error(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tenants.yaml").write_text(shown())
+    kubectl(tmp_path, monkeypatch, "cat > /dev/null; echo 'namespaces is forbidden' >&2; exit 1")
+    printed = run("tenants", "apply", str(tmp_path / "tenants.yaml"))
+    assert printed.code != 0
+    assert "kubectl: namespaces is forbidden" in printed.err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "kubectl is not on PATH" in " ".join(run("tenants", "apply", str(tmp_path / "tenants.yaml")).err.split())

@@ -47,7 +47,11 @@ def test_tenants_that_nobody_said_trust_each_other_are_wrong(home: Home, monkeyp
     assert "tenants" not in checks(home)
     monkeypatch.setenv("UPDRAFT_TENANTS", "vision,speech")
     found = checks(home)["tenants"]
-    assert (found.ok, "object store" in found.detail, "UPDRAFT_TRUSTED_TENANTS=true" in found.advice) == (False, True, True)
+    assert (found.ok, "object store" in found.detail, "UPDRAFT_TRUSTED_TENANTS=true" in found.advice) == (
+        False,
+        True,
+        True,
+    )
     refusal = r"vision, speech are several tenants.*UPDRAFT_TRUSTED_TENANTS=true"
     with pytest.raises(UpdraftError, match=refusal):
         control.up(home)
