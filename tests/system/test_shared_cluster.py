@@ -102,7 +102,7 @@ def test_thirty_jobs_of_three_tenants_complete_as_if_undisturbed(shared: Stack, 
         files = shared.client.download(job, "results", tmp_path / job)
         found = [json.loads(path.read_text()) for path in files if path.name == "result.json"]
         results = [(each["steps"], each["digest"]) for each in found if "digest" in each]
-        assert results == [(shape.steps, chain(job, shape.steps))], (job, files)
+        assert results == [(shape.steps, chain(job, shape.steps))] * shape.learners, (job, files)
     taken_back(shared, list(shapes))
     never_over(Ledger(f"sqlite:///{shared.home / 'ledger.db'}").queue.used(LONG_AGO))
 
