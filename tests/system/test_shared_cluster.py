@@ -63,6 +63,9 @@ def drawn(rng: Random, tenant: str) -> list[Shape]:
     ]
     jobs = [*small, Shape(program="cnn", steps=40, evaluate=True, no_progress_seconds=45)]
     rng.shuffle(jobs)
+    if tenant == "speech":  # it begins with one that is sure to run beyond its quota when vision comes
+        jobs[jobs.index(next(each for each in jobs if each.learners == 3))] = jobs[0]
+        jobs[0] = Shape(learners=3, steps=300)
     return jobs
 
 

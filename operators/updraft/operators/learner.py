@@ -34,6 +34,8 @@ from updraft.services import UsesServices
 from updraft.triggers.gang import GangTrigger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow.sdk import Context
 
     from updraft.ledger import Attempt, Job
@@ -55,6 +57,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
 
     operator_extra_links = LINKS
     ui_color = "#fff3e0"
+    # What a job's pods are is in its manifest. Airflow takes time for each field, at each parse and in each task.
+    template_fields: Sequence[str] = ()
 
     def __init__(self, *, role: str, **kwargs: Any) -> None:
         super().__init__(
