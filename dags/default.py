@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-imported once by the DAG processor
 
 from updraft.operators.tenant_dags import tenant_dags
 
-globals().update(tenant_dags("default", Path(__file__).parent.parent / "jobs"))
+globals().update(tenant_dags("default"))

@@ -6,7 +6,6 @@ classes, so that no path need be known; docs/howto/deploy.md has them.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 from airflow.dag_processing.bundles.base import BaseDagBundle
 from airflow.dag_processing.bundles.local import LocalDagBundle
-from airflow.sdk.configuration import conf
 
 from updraft.exceptions import UpdraftError
 from updraft.lifecycle.workflow import DEFAULT_TENANT
@@ -53,8 +51,7 @@ class UpdraftDagBundle(LocalDagBundle):
 class TenantDagBundle(BaseDagBundle):
     """A DAG bundle with a DAG file for each tenant other than `default`, written again when the tenants change.
 
-    Their manifests are those of the folder `jobs/` beside `[core] dags_folder`. A tenant that is removed keeps its file
-    while a job of it runs.
+    A tenant that is removed keeps its file while a job of it runs.
 
     An entry of `dag_bundle_config_list`:
         {"name": "updraft-tenants", "classpath": "updraft.bundle.TenantDagBundle", "kwargs": {}}
@@ -85,31 +82,23 @@ class TenantDagBundle(BaseDagBundle):
         except UpdraftError as exc:
             log.warning("The DAG files of tenants stay as they are: %s", exc)
             return
-        jobs = Path(conf.get("core", "dags_folder")).parent / "jobs"
         for tenant in sorted(wanted):
-            _write(folder / f"{tenant}.py", dag_file(tenant, f"Path({json.dumps(str(jobs))})"))
+            _write(folder / f"{tenant}.py", dag_file(tenant))
         for tenant in sorted(gone - kept):
             (folder / f"{tenant}.py").unlink(missing_ok=True)
 
 
-def dag_file(tenant: str, jobs: str) -> str:
-    """Return the DAG file of a tenant.
-
-    Args:
-        tenant: The tenant.
-        jobs: The folder `jobs/` as an expression of Python.
-    """
+def dag_file(tenant: str) -> str:
+    """Return the DAG file of a tenant."""
     return f'''"""The DAGs of the tenant {tenant}, for Airflow: `updraft.operators.tenant_dags` defines them."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-imported once by the DAG processor
 
 from updraft.operators.tenant_dags import tenant_dags
 
-globals().update(tenant_dags("{tenant}", {jobs}))
+globals().update(tenant_dags("{tenant}"))
 '''
 
 

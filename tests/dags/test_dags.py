@@ -84,13 +84,12 @@ REQUESTS = {"halt_job": "halt", "resume_job": "resume", "cancel_job": "cancel"}
 PLATFORM = {*REQUESTS, "reaper"}
 
 
-def parse(dags: Path, home: Path, **variables: str) -> dict[str, Any]:
+def parse(dags: Path, home: Path) -> dict[str, Any]:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "UPDRAFT"))},
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-        **variables,
     }
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(dags)], env=environment, capture_output=True, text=True, check=False
@@ -188,52 +187,42 @@ def test_a_dag_file_is_short(path: Path) -> None:
 def test_the_processor_imports_the_operator_once_for_all_files() -> None:
     from airflow.utils.file import iter_airflow_imports
 
-    assert "airflow.providers.cncf.kubernetes.operators.pod" in iter_airflow_imports(str(DAGS / "default.py"))
+    for name in ("default", "jobs"):
+        assert "airflow.providers.cncf.kubernetes.operators.pod" in iter_airflow_imports(str(DAGS / f"{name}.py"))
 
 
 def test_the_file_of_the_tenant_default_is_as_those_of_others() -> None:
-    text = (DAGS / "default.py").read_text()
-    assert text == dag_file("default", 'Path(__file__).parent.parent / "jobs"')
+    assert (DAGS / "default.py").read_text() == dag_file("default")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The DAGs of the tenants default and vision, and manifests of vision, of a tenant that does not exist, and a wrong
-    one of vision."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The DAGs of the tenants default and vision, with manifests of both and a wrong one of vision."""
     folder = tmp_path_factory.mktemp("shared")
+    shutil.copytree(DAGS, folder / "dags")
+    (folder / "dags" / "vision.py").write_text(dag_file("vision"))
     for name, tenant, command in (
         ("seen", "vision", "'true'"),
-        ("lost", "visoin", "'true'"),
         ("wrong", "vision", "1"),
         ("own", "default", "'true'"),
+        ("odd", "No Tenant/1", "'true'"),
+        ("many", "[vision]", "'true'"),
     ):
         (folder / "jobs" / name).mkdir(parents=True)
         text = f"name: {name}\ntenant: {tenant}\nframework: {{name: shell}}\ncommand: {command}\n"
         (folder / "jobs" / name / "manifest.yaml").write_text(text)
-    variables = {"UPDRAFT_TENANTS": "default,vision", "UPDRAFT_TRUSTED_TENANTS": "true"}
-    found = {}
-    for tenant in ("default", "vision"):
-        (folder / tenant).mkdir()
-        (folder / tenant / f"{tenant}.py").write_text(dag_file(tenant, f"Path({str(folder / 'jobs')!r})"))
-        found[tenant] = parse(folder / tenant, tmp_path_factory.mktemp("home"), **variables)
-    return found
+    return parse(folder / "dags", tmp_path_factory.mktemp("home"))
 
 
-def test_a_tenant_has_dags_of_its_own(shared: dict[str, dict[str, Any]]) -> None:
-    assert [each["errors"] for each in shared.values()] == [{}, {}]
+def test_a_tenant_has_dags_of_its_own(shared: dict[str, Any]) -> None:
+    assert shared["errors"] == {}
     own = {"train_model", *REQUESTS}
-    assert set(shared["default"]["dags"]) == own | {"job_own", "job_lost"}
-    assert set(shared["vision"]["dags"]) == {f"vision.{name}" for name in (*own, "job_seen", "job_wrong")}
-    for dag in shared["vision"]["dags"].values():
-        assert "tenant:vision" in dag["tags"]
-    assert shared["vision"]["dags"]["vision.train_model"]["params"]["tenant"] == "vision"
-
-
-def test_a_manifest_of_a_tenant_that_does_not_exist_is_a_wrong_one(shared: dict[str, dict[str, Any]]) -> None:
-    page = shared["default"]["dags"]["job_lost"]
-    assert "wrong-manifest" in page["tags"]
-    assert "tenant: 'visoin'" in page["doc"]
-    assert "wrong-manifest" in shared["vision"]["dags"]["vision.job_wrong"]["tags"]
+    of_vision = {f"vision.{name}" for name in (*own, "job_seen", "job_wrong")}
+    assert set(shared["dags"]) == own | {"reaper", "job_own", "job_odd", "job_many"} | of_vision
+    assert {name for name, dag in shared["dags"].items() if "tenant:vision" in dag["tags"]} == of_vision
+    assert shared["dags"]["vision.train_model"]["params"]["tenant"] == "vision"
+    assert shared["dags"]["vision.job_seen"]["params"]["tenant"] == "vision"
+    assert "wrong-manifest" in shared["dags"]["vision.job_wrong"]["tags"]
 
 
 @pytest.mark.parametrize(("name", "task"), REQUESTS.items())
@@ -251,8 +240,10 @@ def test_only_requests_have_forms_that_must_be_filled_in(seen: dict[str, Any]) -
     assert {name for name, dag in seen["dags"].items() if dag["wrong_params"]} == set(REQUESTS)
 
 
-@pytest.mark.parametrize("name", ["train_model", "halt_job", "job_digits_cnn"])
-def test_a_task_makes_only_its_own_dag(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "file"), [("train_model", "default"), ("halt_job", "default"), ("job_digits_cnn", "jobs")]
+)
+def test_a_task_makes_only_its_own_dag(name: str, file: str) -> None:
     program = (
         "import sys\n"
         "from airflow.sdk import DAG\n"
@@ -261,7 +252,7 @@ def test_a_task_makes_only_its_own_dag(name: str) -> None:
         "print([dag.dag_id for dag in found.values() if isinstance(dag, DAG)])"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program, str(DAGS / "default.py")],
+        [sys.executable, "-c", program, str(DAGS / f"{file}.py")],
         env={**os.environ, "_AIRFLOW_PARSING_CONTEXT_DAG_ID": name},
         capture_output=True,
         text=True,

@@ -20,7 +20,7 @@ from updraft.manifest.explain import field_errors
 from updraft.manifest.limits import TEXT_CHARACTERS
 from updraft.manifest.model import Manifest
 from updraft.manifest.text import plain_mapping, read_mapping
-from updraft.manifest.values import check_expectations
+from updraft.manifest.values import check_expectations, check_name
 
 
 @dataclass(frozen=True)
@@ -111,16 +111,13 @@ def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, sourc
     return Loaded(manifest, converted.warnings, converted.secrets)
 
 
-def load_jobs(folder: Path, naming: str | None = None) -> list[JobFile]:
+def load_jobs(folder: Path) -> list[JobFile]:
     """Return every `<folder>/<job>/manifest.yaml`, in the order of names. A wrong one is returned with its error.
 
-    Local paths in them are made absolute, so that they can be used from any working directory. With `naming`, files
-    whose text does not hold that word are left out unread, which takes little of the time.
+    Local paths in them are made absolute, so that they can be used from any working directory.
     """
     jobs = []
     for path in sorted(folder.glob("*/manifest.yaml")):
-        if naming is not None and not _holds(path, naming):
-            continue
         try:
             loaded = load_any(path)
             manifest = with_roots(loaded.manifest, path.parent.resolve())
@@ -130,22 +127,13 @@ def load_jobs(folder: Path, naming: str | None = None) -> list[JobFile]:
     return jobs
 
 
-def _holds(path: Path, word: str) -> bool:
-    try:
-        with path.open("rb") as file:
-            return word.encode() in file.read(TEXT_CHARACTERS)
-    except OSError:
-        return False
-
-
 def _named_tenant(path: Path) -> str:
-    """Return the tenant that a wrong manifest names; `default` if that cannot be read."""
+    """Return the tenant that a wrong manifest names; `default` if that cannot be read, or is no name."""
     try:
         text, _, source = _text_of(path)
-        named = read_mapping(text, source).get("tenant")
-    except ManifestError:
+        return check_name(read_mapping(text, source).get("tenant", "default"))
+    except (ManifestError, ValueError, TypeError):
         return "default"
-    return named if isinstance(named, str) else "default"
 
 
 def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") -> Manifest:

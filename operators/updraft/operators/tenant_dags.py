@@ -1,15 +1,13 @@
-"""Define the DAGs of a tenant: `train_model`, `halt_job`, `resume_job`, `cancel_job`, and one per manifest in `jobs/`.
+"""Define the DAGs of a tenant (`train_model`, `halt_job`, `resume_job`, `cancel_job`), and one DAG per manifest.
 
 The tenant of a job is that of the DAG whose run it is. Airflow's rights are those of a DAG, so that tenants with DAGs
 of their own can be separated (`updraft.auth`). `dags/default.py` has those of the tenant `default`, whose names are
-plain; `TenantDagBundle` writes such a file for each other tenant.
+plain; `TenantDagBundle` writes such a file for each other tenant. `dags/jobs.py` has those of manifests.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,15 +50,9 @@ A job that shall go on later is halted instead. The same as `updraft cancel JOB`
 """
 
 
-def tenant_dags(tenant: str, jobs: Path) -> dict[str, DAG]:
+def tenant_dags(tenant: str) -> dict[str, DAG]:
     """Return the DAGs of a tenant by id. In the process of a task only that task's DAG is made, so that a task starts
-    sooner.
-
-    Args:
-        tenant: The tenant.
-        jobs: The folder `jobs/`. Manifests of other tenants are left out; the tenant `default` also has those whose
-            tenant does not exist, as wrong ones.
-    """
+    sooner."""
     made: dict[str, Callable[[str], DAG]] = {
         tenant_dag(TRAIN_DAG, tenant): partial(_train, tenant),
         tenant_dag(HALT_DAG, tenant): partial(_request, tenant, "halt", "Asks a job to stop, to go on later", HALT_DOC),
@@ -68,41 +60,20 @@ def tenant_dags(tenant: str, jobs: Path) -> dict[str, DAG]:
         tenant_dag(CANCEL_DAG, tenant): partial(_request, tenant, "cancel", "Ends a job as CANCELLED", CANCEL_DOC),
     }
     wanted = get_parsing_context().dag_id
-    own = {dag_id: make(dag_id) for dag_id, make in made.items() if wanted in (None, dag_id)}
-    return own if wanted in own else {**own, **manifest_dags(tenant, jobs)}
+    return {dag_id: make(dag_id) for dag_id, make in made.items() if wanted in (None, dag_id)}
 
 
-def manifest_dags(tenant: str, jobs: Path) -> dict[str, DAG]:
-    """Return the DAG of each manifest in a folder of jobs, by id. `tenant` and `jobs` are as for `tenant_dags`."""
+def manifest_dags(jobs: Path) -> dict[str, DAG]:
+    """Return the DAG of each manifest in a folder of jobs, by id; in the process of a task only that task's DAG.
+
+    Args:
+        jobs: The folder; manifests are `<jobs>/<name>/manifest.yaml`.
+    """
+    from updraft.manifest import load_jobs
+
     wanted = get_parsing_context().dag_id
-    found = ((job_dag(job.path.parent.name, tenant), job) for job in _jobs(jobs, tenant))
-    return {dag_id: _manifest(tenant, job, dag_id) for dag_id, job in found if wanted in (None, dag_id)}
-
-
-def _jobs(folder: Path, tenant: str) -> Iterator[JobFile]:
-    """Yield the manifests that the tenant's DAGs are made of."""
-    from updraft.manifest import ManifestError, load_jobs, refuse_unsupported
-
-    known: tuple[str, ...] | None = None
-    for job in load_jobs(folder, None if tenant == DEFAULT_TENANT else tenant):
-        if job.tenant == tenant:
-            yield job
-        elif tenant == DEFAULT_TENANT:
-            known = _known_tenants() if known is None else known
-            if known and job.tenant not in known:
-                errors = refuse_unsupported(job.manifest, tenants=known) if job.manifest else []
-                yield replace(job, manifest=None, error=ManifestError(errors, job.path.name) if errors else job.error)
-
-
-def _known_tenants() -> tuple[str, ...]:
-    """Return the names of the tenants; none while the file of tenants cannot be read."""
-    from updraft.exceptions import UpdraftError
-    from updraft.tenants import tenants_at_start
-
-    try:
-        return tenants_at_start(os.environ).names
-    except UpdraftError:
-        return ()
+    found = ((job_dag(job.path.parent.name, job.tenant), job) for job in load_jobs(jobs))
+    return {dag_id: _manifest(dag_id, job) for dag_id, job in found if wanted in (None, dag_id)}
 
 
 def _train(tenant: str, dag_id: str) -> DAG:
@@ -128,7 +99,7 @@ def _request(tenant: str, kind: RequestKind, description: str, doc: str, dag_id:
     return dag
 
 
-def _manifest(tenant: str, job: JobFile, dag_id: str) -> DAG:
+def _manifest(dag_id: str, job: JobFile) -> DAG:
     """Return the DAG of a manifest: its own page, history, form and schedule. A manifest that is wrong still gets its
     page: tagged `wrong-manifest`, with every wrong field in its documentation, and an empty form, so that a run of it
     ends at once."""
@@ -139,11 +110,11 @@ def _manifest(tenant: str, job: JobFile, dag_id: str) -> DAG:
         dag_id=dag_id,
         description=(manifest.description or f"Trains {manifest.name}") if manifest else "The manifest is wrong",
         schedule=timetable(manifest, dag_id),
-        tags=[*_tags(tenant), JOB_TAG, *([] if manifest else ["wrong-manifest"])],
+        tags=[*_tags(job.tenant), JOB_TAG, *([] if manifest else ["wrong-manifest"])],
         doc_md=f"`{job.path.name}` in `jobs/{job.path.parent.name}`" if manifest else f"```\n{job.error}\n```",
         **DAG_ARGS,
     ) as dag:
-        train_tasks(dag, params(manifest, tenant), tenant)
+        train_tasks(dag, params(manifest, job.tenant), job.tenant)
     return dag
 
 
