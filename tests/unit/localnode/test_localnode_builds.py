@@ -13,9 +13,10 @@ IMAGE = "updraft/learner-sklearn:1"
 
 def builder(folder: Path, script: str) -> str:
     path = folder / "builder"
-    path.write_text(f"#!/bin/sh\necho $1 >> {folder}/calls\n{script}\n")
-    path.chmod(0o755)
-    return shlex.quote(str(path))
+    path.write_text(f"echo $1 >> {folder}/calls\n{script}\n")
+    # Read by a shell, not executed: a file that was just written may still be open in a process that another thread
+    # has forked, and then cannot be executed ("Text file busy").
+    return f"sh {shlex.quote(str(path))}"
 
 
 def until(builds: Builds, word: str) -> tuple[str, bool]:
