@@ -189,6 +189,11 @@ class Settings(BaseModel):
         le=87_600,
         description="Hours of waiting in the queue that count as much as one level of a job's priority",
     )
+    backfill: bool = Field(
+        True,
+        description="Whether jobs that fit into what is free may pass the first one that waits for room; they save and "
+        "give their room back as soon as that one can start with it",
+    )
     least_run_minutes: float = Field(
         10,
         ge=0,

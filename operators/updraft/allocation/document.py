@@ -93,6 +93,7 @@ class GrantDocument(RequestDocument):
     saved_at: AwareDatetime | None = Field(None, description="Time of its newest checkpoint")
     leaving: bool = Field(False, description="Whether it has been asked to give its room back")
     movable: bool = Field(True, description="Whether it may be asked to; not while it stores its result")
+    behind: str | None = Field(None, description="The waiting job that it has passed, and that may have its room back")
 
 
 class PastDocument(Document):
@@ -128,6 +129,7 @@ class StateDocument(Document):
         le=MOST_AGEING_HOURS,
         description="Minutes that a job keeps its room before a tenant takes it back for its own quota",
     )
+    backfill: bool = Field(True, description="Whether jobs may pass the first one that waits for room")
     now: AwareDatetime | None = Field(
         None, description="Time of the decision; without it, no job is asked to give its room back"
     )
@@ -145,7 +147,10 @@ class StateDocument(Document):
     def decide(self) -> Plan:
         """Return the planner's decision."""
         policy = Policy(
-            dict(self.tenants), timedelta(hours=self.ageing_hours), timedelta(minutes=self.least_run_minutes)
+            dict(self.tenants),
+            timedelta(hours=self.ageing_hours),
+            timedelta(minutes=self.least_run_minutes),
+            self.backfill,
         )
         capacity = Capacity(tuple(_node(each) for each in self.nodes))
         queue = [_request(each) for each in self.queue]
@@ -158,7 +163,8 @@ class StateDocument(Document):
 
     def _granted(self) -> list[Grant]:
         return [
-            Grant(_request(each), each.granted_at, each.saved_at, each.leaving, each.movable) for each in self.running
+            Grant(_request(each), each.granted_at, each.saved_at, each.leaving, each.movable, each.behind)
+            for each in self.running
         ]
 
     def _past(self) -> Past:
@@ -202,6 +208,7 @@ def state_document(
                 saved_at=each.saved_at,
                 leaving=each.leaving,
                 movable=each.movable,
+                behind=each.behind,
             )
             for each in running
         ),
@@ -213,6 +220,7 @@ def state_document(
             for name, each in tenants.items()
         },
         least_run_minutes=policy.least_run / timedelta(minutes=1),
+        backfill=policy.backfill,
         now=now,
     )
 

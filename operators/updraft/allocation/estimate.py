@@ -30,7 +30,7 @@ def estimate_starts(
     Args:
         seconds: How long a job is expected to hold its room, by job id. A job that is missing is expected to hold it
             for ever; one that has held it for longer is expected to end now.
-        policy, past: As for `plan_admissions`. That tenants take lent devices back is not foreseen.
+        policy, past: As for `plan_admissions`. That jobs give room back, and that others pass, is not foreseen.
 
     A gang without an estimate has none: the expected ends do not make enough room for it, or it is far behind.
     """

@@ -80,6 +80,8 @@ class Grant:
         saved_at: The time of the newest checkpoint; None: there is none.
         leaving: Whether the job has been asked to give its room back.
         movable: Whether the job may be asked to. A job that only has to store its result is not.
+        behind: The job that waited for room when this one was let pass, and that may have its room back; None: it
+            passed none.
     """
 
     request: GangRequest
@@ -87,6 +89,7 @@ class Grant:
     saved_at: datetime | None = None
     leaving: bool = False
     movable: bool = True
+    behind: str | None = None
 
     def at_risk_seconds(self, now: datetime) -> float:
         """Return the time of work that is lost if the job cannot save before it leaves: that of all learners, in
@@ -103,11 +106,13 @@ class Policy:
         tenants: What each tenant may use. A tenant that is missing has no limits, and the weight 1.
         ageing: The waiting time that counts as much as one level of priority.
         least_run: How long a job keeps its room before a tenant can have it back for its own quota.
+        backfill: Whether jobs may pass the first one that waits for room, and give theirs back when it can start.
     """
 
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     ageing: timedelta = AGEING
     least_run: timedelta = LEAST_RUN
+    backfill: bool = True
 
 
 @dataclass(frozen=True)
@@ -207,9 +212,11 @@ class Reclaim:
 @dataclass(frozen=True)
 class Plan:
     """The decision about the queue. Every queued job is in exactly one of `granted`, `waiting` and `impossible`;
-    `reclaimed` are running jobs."""
+    `reclaimed` are running jobs. `passing` names, for granted jobs that pass the first one that waits for room, that
+    job."""
 
     granted: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     impossible: tuple[Impossible, ...] = ()
     reclaimed: tuple[Reclaim, ...] = ()
+    passing: Mapping[str, str] = field(default_factory=dict)

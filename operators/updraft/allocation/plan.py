@@ -109,6 +109,10 @@ class _Round:
         self._promised: list[GangRequest] = []  # jobs that get what others give back
         self._reclaimed: dict[str, Reclaim] = {}
         self._ahead: GangRequest | None = None  # the waiting request directly before
+        self._head: GangRequest | None = None  # the first one that waits for room
+        self._passing: dict[str, str] = {}
+        self._no_passing: set[Hashable] = set()  # kinds of gangs that do not fit into what is left
+        self._leaving = [grant for grant in granted if grant.leaving]
 
     def plan(self, queue: Sequence[GangRequest]) -> Plan:
         """Decide about each job in its turn."""
@@ -136,7 +140,8 @@ class _Round:
                 heapreplace(turns, self._next(*line[0]))
             else:
                 heappop(turns)
-        return Plan(tuple(started), tuple(waiting), tuple(impossible), tuple(self._reclaimed.values()))
+        reclaimed = tuple(self._reclaimed.values())
+        return Plan(tuple(started), tuple(waiting), tuple(impossible), reclaimed, self._passing)
 
     def _decide(self, request: GangRequest, place: int) -> Waiting | None:
         """Decide about one job; return that it waits, with its place, or None if it starts."""
@@ -178,10 +183,19 @@ class _Round:
         if (left := self._placed(request)) is not None:
             self._free = left
             return None
+        if self._head is not None and (left := self._passes(request)) is not None:
+            self._free = left
+            self._passing[request.job_id] = self._head.job_id
+            return None
         behind = "" if self._ahead is None else f"; {_behind(request, self._ahead)}"
         first = request.tenant not in self._tried
         self._tried.add(request.tenant)
-        given = self._reclaim(request) if first else ""
+        given = ""
+        if self._head is None:
+            self._head = request
+            given = self._take_back(request)
+        if first and not given:
+            given = self._reclaim(request)
         answers = self._answers[request.kind]
         self._waits = True
         self._wanted |= answers.usable
@@ -203,6 +217,64 @@ class _Round:
         if self._free is None or len(self._wanted) == len(self._kinds):
             return None
         return add_to(self._free, request) if self._wanted.isdisjoint(self._answers[request.kind].usable) else None
+
+    def _passes(self, request: GangRequest) -> Room | None:
+        """Return what is left free if the job passes the first one that waits for room; None if it may not, or if there
+        is no room. While jobs give room back for another one, none passes: it would take that room.
+
+        The first job is hardly delayed: as soon as it can start with the room of those that have passed it, they are
+        asked to give it back. Of others, only the queue's order protects (EASY backfilling, Lifka, JSSPP 1995, with
+        preemption in place of the users' estimates).
+        """
+        if not self._policy.backfill or self._now is None or self._free is None or self._leaving or self._promised:
+            return None
+        if request.kind in self._no_passing:
+            return None
+        left = add_to(self._free, request)
+        if left is None:
+            self._no_passing.add(request.kind)  # what is left only gets less
+        return left
+
+    def _take_back(self, request: GangRequest) -> str:
+        """Choose the jobs that have passed this one and give their room back, now that it can start with it; return
+        what its reason says of it."""
+        passed = [grant for grant in self._granted if grant.behind == request.job_id and grant.movable]
+        if not passed or self._now is None:
+            return ""
+        now = self._now
+        gone = {grant.request.job_id for grant in self._leaving}
+        staying = [each for each in self._running if each.job_id not in gone]
+        chosen: list[Grant] = []
+        room = bool(gone) and fits([*staying, request], self._ready)
+        costs = sorted(passed, key=lambda grant: (grant.at_risk_seconds(now), grant.request.job_id))
+        for grant in [] if room else [each for each in costs if each.request.job_id not in gone]:
+            chosen.append(grant)
+            if room := fits([*_without(staying, chosen), request], self._ready):
+                break
+        if not room:
+            return ""
+        return self._ask(request, staying, chosen, len(gone), "it has passed a job that can start with its room")
+
+    def _ask(
+        self,
+        request: GangRequest,
+        staying: Sequence[GangRequest],
+        chosen: Sequence[Grant],
+        leaving: int,
+        reason: str,
+        of: str = "",
+    ) -> str:
+        """Ask these jobs for their room, without those that are not needed after all; return what the reason of the job
+        that gets it says of it."""
+        for grant in tuple(chosen):
+            fewer = [each for each in chosen if each is not grant]
+            if fits([*_without(staying, fewer), request], self._ready):
+                chosen = fewer
+        for grant in chosen:
+            self._reclaimed[grant.request.job_id] = Reclaim(grant.request.job_id, request.job_id, reason)
+        self._promised.append(request)
+        count = leaving + len(chosen)
+        return f"; {count} job{'s' if count > 1 else ''}{of} will give room back"
 
     def _left_for(self, request: GangRequest) -> _Free:
         """Return what is left for gangs that may lie on the same nodes as this one."""
@@ -267,16 +339,8 @@ class _Round:
                 break
         if not room:
             return ""
-        for grant in tuple(chosen):  # a job that was chosen early may not be needed after all
-            fewer = [each for each in chosen if each is not grant]
-            if fits([*_without(staying, fewer), request], self._ready):
-                chosen = fewer
         reason = f"tenant {request.tenant} takes back what is lent from its quota"
-        for grant in chosen:
-            self._reclaimed[grant.request.job_id] = Reclaim(grant.request.job_id, request.job_id, reason)
-        self._promised.append(request)
-        count = len(leaving) + len(chosen)
-        return f"; {count} job{'s' if count > 1 else ''} of tenants that have borrowed will give room back"
+        return self._ask(request, staying, chosen, len(leaving), reason, " of tenants that have borrowed")
 
     def _borrowers(self, request: GangRequest, gone: set[str]) -> list[Grant]:
         """Return the jobs that may have to give their room back, those first whose stop costs least."""

@@ -140,7 +140,7 @@ def policy_of(settings: Settings, tenants: Mapping[str, Tenant]) -> Policy:
     from updraft.allocation import Policy
 
     ageing, least_run = timedelta(hours=settings.ageing_hours), timedelta(minutes=settings.least_run_minutes)
-    return Policy(tenants, ageing, least_run)
+    return Policy(tenants, ageing, least_run, settings.backfill)
 
 
 def past_use(ledger: Ledger, settings: Settings, now: datetime) -> Past:

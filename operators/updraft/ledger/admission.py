@@ -55,6 +55,7 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "impossible": False,
         "changed": count_change(connection),
         "leaving": None,
+        "behind": None,
         "estimated": False,
         "expected_at": None,
     }
@@ -182,6 +183,8 @@ def plan(connection: Connection, decide: Decide, now: datetime) -> None:
         values = {"leaving": bounds.message(each.reason), "changed": count_change(connection)}
         connection.execute(update(grants).where(held, grants.c.leaving.is_(None)).values(**values))
     decided = {job_id: _decision(granted_at=now) for job_id in planned.granted}
+    for job_id, behind in planned.passing.items():
+        connection.execute(update(grants).where(grants.c.job_id == job_id).values(behind=behind))
     decided |= {each.job_id: _decision(place=each.place, reason=each.reason) for each in planned.waiting}
     decided |= {each.job_id: _decision(reason=each.reason, impossible=True) for each in planned.impossible}
     _write(connection, waiting, decided)
@@ -359,4 +362,5 @@ def _grant(row: Row[Any]) -> Grant:
         saved_at=row.saved_at,
         leaving=row.leaving is not None,
         movable=State(row.state) is not State.STORING and State(row.state) not in TERMINAL,
+        behind=row.behind,
     )

@@ -130,6 +130,7 @@ grants = Table(
     Column("impossible", Boolean, nullable=False, server_default=false()),
     Column("changed", BigInteger, nullable=False, server_default="0"),  # `queue.changes` when the row last changed
     Column("leaving", Text),  # why the job is asked to give back what it was granted
+    Column("behind", String(ID_LENGTH)),  # the waiting job that it was let pass, and that may have its room back
     Column("estimated", Boolean, nullable=False, server_default=false()),  # whether its start was estimated
     Column("expected_at", UtcDateTime),  # the estimate; none: unknown
     Index(None, "released_at"),

@@ -102,3 +102,16 @@ def test_a_job_that_stores_its_result_is_not_moved(ledger: Ledger, state: State,
     running(ledger, "job-1")
     ledger.jobs.move("job-1", state, "on")
     assert [grant.movable for grant in ledger.queue.grants()] == [movable]
+
+
+def test_a_job_that_was_let_pass_is_known_until_it_gives_its_room_back(ledger: Ledger) -> None:
+    add_job(ledger, "job-1")
+    ledger.queue.enqueue("job-1", GangRequest("job-1", 1, 1, 256, 0, None, NOON))
+    ledger.jobs.move("job-1", State.QUEUED, "waiting")
+    ledger.queue.plan(lambda *_: Plan(granted=("job-1",), passing={"job-1": "head"}))
+    assert [grant.behind for grant in ledger.queue.grants()] == ["head"]
+    assert ledger.queue.start("job-1", "granted")
+    asked(ledger, "job-1")
+    assert ledger.jobs.give_back("job-1")
+    ledger.queue.plan(lambda *_: Plan(granted=("job-1",)))
+    assert [grant.behind for grant in ledger.queue.grants()] == [None]
