@@ -143,6 +143,27 @@ def test_people_see_what_their_tenant_uses(shared: Stack, taken_back: tuple[list
     assert borrowers
 
 
+def test_a_job_passes_one_that_has_no_room_and_gives_its_room_back(
+    shared: Stack, taken_back: tuple[list[Any], Any]
+) -> None:
+    assert taken_back
+    first = submit(shared, counts("first", "vision", gpus=2))
+    shared.reach(first, "PROCESSING")
+    whole = submit(shared, counts("whole", "vision", gpus=3, pause_seconds=0.1))
+    shared.reach(whole, "QUEUED")
+    small = submit(shared, counts("small", "speech", pause_seconds=5))
+    shared.reach(small, "PROCESSING")
+    assert shared.client.job(whole).state == "QUEUED"
+    ended = [shared.end(job) for job in (first, whole, small)]
+    assert [job.state for job in ended] == ["COMPLETED"] * 3, [pretty(job) for job in ended]
+    told = [t.reason for t in shared.client.transitions(small).transitions]
+    assert "it has passed a job that can start with its room" in str(told), told
+    train = [a for a in shared.client.attempts(small).attempts if a.role == "train"]
+    assert (train[0].label, train[-1].resume is not None) == ("grant.reclaimed", True)
+    ends = {job.id: job.updated_at for job in ended}
+    assert ends[first] < ends[whole] < ends[small]
+
+
 def test_airflow_itself_keeps_tenants_apart(shared: Stack, taken_back: tuple[list[Any], Any]) -> None:
     """By Airflow's own REST API, past the client's and the routes' checks."""
     borrowers, owner = taken_back

@@ -33,7 +33,9 @@ def ends(ledger: Ledger, job_id: str) -> None:
 
 
 def services(ledger: Ledger) -> Any:
-    settings = SimpleNamespace(ageing_hours=12, least_run_minutes=10, backfill=True, share_half_life_hours=24, ledger_url="of a test")
+    settings = SimpleNamespace(
+        ageing_hours=12, least_run_minutes=10, backfill=True, share_half_life_hours=24, ledger_url="of a test"
+    )
     return SimpleNamespace(ledger=ledger, settings=settings, tenancy=lambda: Tenancy.of("default"))
 
 
