@@ -88,7 +88,7 @@ class Simulation:
             policy=self._policy, past=past, now=now,
         )  # fmt: skip
         for job_id in plan.granted:
-            self._running[job_id] = Grant(self._queue.pop(job_id), now)
+            self._running[job_id] = Grant(self._queue.pop(job_id), now, behind=plan.passing.get(job_id))
             self._launches[job_id] = self._launches.get(job_id, 0) + 1
             self.courses[job_id].waited_seconds += (now - self._since[job_id]).total_seconds()
             self._at(now + timedelta(seconds=self._left[job_id]), "ends", job_id)

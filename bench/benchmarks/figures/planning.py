@@ -122,5 +122,5 @@ def _policy(size: Size) -> Policy:
 
 def _timed(queue: list[GangRequest], running: list[Grant], capacity: Capacity, policy: Policy) -> float:
     start = time.perf_counter()
-    plan_admissions(queue, running, capacity, policy=policy)
+    plan_admissions(queue, running, capacity, policy=policy, now=NOON + timedelta(days=2))
     return time.perf_counter() - start

@@ -89,9 +89,10 @@ class Room:
         return takes
 
 
-def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
-    """Return whether all learners of all requests can be placed on the nodes at the same time."""
-    return free_after(requests, nodes) is not None
+def fits(requests: Sequence[GangRequest], nodes: Sequence[Node], *, search: bool = True) -> bool:
+    """Return whether all learners of all requests can be placed on the nodes at the same time. `search` is as for
+    `free_after`."""
+    return free_after(requests, nodes, search=search) is not None
 
 
 def kinds_of(nodes: Iterable[Node]) -> Counter[Node]:
@@ -122,8 +123,9 @@ def holds_one(node: Node, request: GangRequest) -> bool:
     return need[0] <= there[0] and need[1] <= there[1] and need[2] <= there[2] and _takes(node, request)
 
 
-def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:
-    """Return what is left when all requests are placed; None if no placement was found."""
+def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node], *, search: bool = True) -> Room | None:
+    """Return what is left when all requests are placed; None if no placement was found. `search`: whether to search for
+    one where the usual orders find none, which takes a hundred times as long."""
     if not sums_allow(requests, nodes):
         return None
     total = [max(1, sum(node.left[i] for node in nodes)) for i in range(3)]
@@ -140,7 +142,7 @@ def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> Room |
         room = start.copy()
         if all(room.add(request) for request in order):
             return room
-    return _search(by_share, nodes)
+    return _search(by_share, nodes) if search else None
 
 
 def add_to(room: Room, request: GangRequest) -> Room | None:

@@ -245,15 +245,19 @@ class _Round:
         gone = {grant.request.job_id for grant in self._leaving}
         staying = [each for each in self._running if each.job_id not in gone]
         chosen: list[Grant] = []
-        room = bool(gone) and fits([*staying, request], self._ready)
+        room = bool(gone) and self._fits([*staying, request])
         costs = sorted(passed, key=lambda grant: (grant.at_risk_seconds(now), grant.request.job_id))
         for grant in [] if room else [each for each in costs if each.request.job_id not in gone]:
             chosen.append(grant)
-            if room := fits([*_without(staying, chosen), request], self._ready):
+            if room := self._fits([*_without(staying, chosen), request]):
                 break
         if not room:
             return ""
         return self._ask(request, staying, chosen, len(gone), "it has passed a job that can start with its room")
+
+    def _fits(self, requests: Sequence[GangRequest]) -> bool:
+        """Return whether these have room together, by the usual orders only: it is asked for many sets of jobs."""
+        return fits(requests, self._ready, search=False)
 
     def _ask(
         self,
@@ -268,7 +272,7 @@ class _Round:
         that gets it says of it."""
         for grant in tuple(chosen):
             fewer = [each for each in chosen if each is not grant]
-            if fits([*_without(staying, fewer), request], self._ready):
+            if self._fits([*_without(staying, fewer), request]):
                 chosen = fewer
         for grant in chosen:
             self._reclaimed[grant.request.job_id] = Reclaim(grant.request.job_id, request.job_id, reason)
@@ -323,7 +327,7 @@ class _Round:
         for grant in leaving:
             shares.give(grant.request)
         chosen: list[Grant] = []
-        room = bool(leaving) and fits([*staying, request], self._ready)
+        room = bool(leaving) and self._fits([*staying, request])
         tries = 0
         for grant in [] if room else self._borrowers(request, gone):
             kinds = grant.request.devices.keys() & request.devices.keys()
@@ -335,7 +339,7 @@ class _Round:
             if not sums_allow([*rest, request], self._ready):
                 continue
             tries += 1
-            if (room := fits([*rest, request], self._ready)) or tries == MOST_TRIES:
+            if (room := self._fits([*rest, request])) or tries == MOST_TRIES:
                 break
         if not room:
             return ""

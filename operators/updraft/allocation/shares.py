@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy
 from datetime import datetime, timedelta
 
 from updraft.allocation.model import GangRequest, Node
@@ -41,7 +41,11 @@ class Shares:
             self.take(request)
 
     def copy(self) -> Shares:
-        return deepcopy(self)
+        found = copy(self)
+        found._claims, found._devices = dict(self._claims), Counter(self._devices)
+        found._used = {tenant: Counter(used) for tenant, used in self._used.items()}
+        found._amounts = {tenant: list(amounts) for tenant, amounts in self._amounts.items()}
+        return found
 
     def take(self, request: GangRequest) -> None:
         """Count a gang that has room."""
