@@ -223,8 +223,8 @@ class _Round:
         is no room. While jobs give room back for another one, none passes: it would take that room.
 
         The first job is hardly delayed: as soon as it can start with the room of those that have passed it, they are
-        asked to give it back. Of others, only the queue's order protects (EASY backfilling, Lifka, JSSPP 1995, with
-        preemption in place of the users' estimates).
+        asked to give it back. Other jobs that wait may be delayed. (EASY backfilling, Lifka, JSSPP 1995, with
+        preemption in place of the users' estimates.)
         """
         if not self._policy.backfill or self._now is None or self._free is None or self._leaving or self._promised:
             return None

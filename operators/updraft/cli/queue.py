@@ -132,7 +132,7 @@ def plan(
     if as_json:
         print_json(asdict(decided))
         return
-    rows = [(job, "starts", "", "") for job in decided.granted]
+    rows = [(job, "starts", "", _passes(decided, job)) for job in decided.granted]
     rows += [(each.job_id, "waits", str(each.place), each.reason) for each in decided.waiting]
     rows += [(each.job_id, "never starts", "", each.reason) for each in decided.impossible]
     rows += [(each.job_id, "gives its room back", "", each.reason) for each in decided.reclaimed]
@@ -147,7 +147,7 @@ def _explain(state: StateDocument, decided: Plan, job: str, as_json: bool) -> No
     if mine is None:
         raise RefusedError(f"{job}: is neither in the queue nor running; name a job of the file")
     shares, limits = state.shares(), state.tenants.get(mine.tenant)
-    decision, reason, rule = _decided(decided, job)
+    decision, reason, rule = _decided(decided, job, getattr(mine, "behind", None))
     used, quota = shares.used(mine.tenant), dict(limits.quota) if limits else {}
     tenants = sorted({each.tenant for each in (*state.queue, *state.running)}, key=shares.claim)
     claims = {tenant: round(shares.claim(tenant), 6) for tenant in tenants}
@@ -165,8 +165,16 @@ def _explain(state: StateDocument, decided: Plan, job: str, as_json: bool) -> No
         say(f"  {tenant}: {claim:.3f}")
 
 
-def _decided(decided: Plan, job: str) -> tuple[str, str, str]:
-    """Return the decision about a job, the reason, and the rule in words."""
+def _passes(decided: Plan, job: str) -> str:
+    """Return which job it passes, if it does."""
+    return f"passes {decided.passing[job]}" if job in decided.passing else ""
+
+
+def _decided(decided: Plan, job: str, behind: str | None) -> tuple[str, str, str]:
+    """Return the decision about a job, the reason, and the rule in words. `behind`: the job that it has passed."""
+    if job in decided.passing:
+        rule = "It fits into what is free. As soon as the job that it passes can start with its room, it gives it back."
+        return "starts", _passes(decided, job), rule
     if job in decided.granted:
         return "starts", "", "It is within the limits of its tenant, it is its turn, and the whole gang has room."
     for waiting in decided.waiting:
@@ -177,7 +185,9 @@ def _decided(decided: Plan, job: str) -> tuple[str, str, str]:
             return "never starts", impossible.reason, "No job that ends would make room for it."
     for reclaimed in decided.reclaimed:
         if reclaimed.job_id == job:
-            return "gives its room back", reclaimed.reason, "Its tenant has borrowed, and its stop costs least."
+            passed = behind == reclaimed.for_job
+            rule = "It has passed the first job that waits for room." if passed else "Its tenant has borrowed."
+            return "gives its room back", reclaimed.reason, f"{rule} Its stop costs least."
     return "runs", "", "Nothing asks for its room."
 
 

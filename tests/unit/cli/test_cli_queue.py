@@ -131,6 +131,33 @@ def test_a_decision_is_explained(run: Run, tmp_path: Path, job: str, decision: s
     assert "is neither in the queue nor running" in run("plan", str(file), "--explain", "z").err
 
 
+@pytest.mark.parametrize(
+    ("running", "job", "told", "rule"),
+    [
+        ([{"job": "runs", "cpus": 2}], "small", "small starts: passes head", "It fits into what is free"),
+        ([{"job": "small", "cpus": 1, "behind": "head"}], "small", "small gives its room back", "It has passed"),
+    ],
+)
+def test_backfill_is_explained(
+    run: Run, tmp_path: Path, running: list[dict[str, Any]], job: str, told: str, rule: str
+) -> None:
+    usual = {"learners": 1, "memory_mib": 1, "requested_at": NOW}
+    waiting = [{"job": "head", "cpus": 4}] + [{"job": "small", "cpus": 1}] * (running[0]["job"] == "runs")
+    state = {
+        "nodes": [{"name": "n", "cpus": 4, "memory_mib": 8192}],
+        "running": [{**usual, "granted_at": NOW, **each} for each in running],
+        "queue": [{**usual, **each} for each in waiting],
+        "now": "2026-01-01T13:00:00Z",
+    }
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(state))
+    said = " ".join(run("plan", str(file), "--explain", job).out.split())
+    assert said.startswith(told)
+    assert rule in said
+    if running[0]["job"] == "runs":
+        assert "small starts passes head" in " ".join(run("plan", str(file)).out.split())
+
+
 def test_a_wrong_state_is_refused_with_the_fields(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     file.write_text('{"nodes": [{"name": "a", "cpus": -1, "memory_mib": 1}], "queues": []}')
