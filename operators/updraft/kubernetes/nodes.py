@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from updraft.exceptions import UnavailableError
 from updraft.kubernetes.clients import async_client
-from updraft.kubernetes.other_pods import LIVE, OTHERS, with_used
+from updraft.kubernetes.other_pods import LIVE, OTHERS, Amounts, used_by, with_used
 from updraft.kubernetes.throttling import asked_pause_seconds
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Answer:
     until: float = 0.0  # on the monotonic clock
     nodes: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
-    pods: list[dict[str, Any]] = field(default_factory=list)
+    used: dict[str, Amounts] = field(default_factory=dict)  # by pods of other workloads
     pods_until: float = 0.0
 
 
@@ -77,7 +77,7 @@ async def _renew(answer: _Answer, connecting: Awaitable[ApiClient], clock: Calla
             nodes = await _list(api, "list_node")
             if clock() >= answer.pods_until:
                 answer.pods_until = clock() + await _renew_pods(answer, api)
-        answer.nodes = with_used(nodes, answer.pods)
+        answer.nodes = with_used(nodes, answer.used)
     except UnavailableError as exc:
         answer.problem = str(exc)
     except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; all mean waiting
@@ -94,12 +94,13 @@ async def _renew_pods(answer: _Answer, api: ApiClient) -> float:
     """List the pods of other workloads; return for how many seconds not to do so again. Without them, the nodes are
     still known."""
     try:
-        answer.pods = await _list(api, "list_pod_for_all_namespaces", label_selector=OTHERS, field_selector=LIVE)
+        pods = await _list(api, "list_pod_for_all_namespaces", label_selector=OTHERS, field_selector=LIVE)
+        answer.used = await asyncio.to_thread(used_by, pods)
     except Exception as exc:  # noqa: BLE001 - as for the nodes
         refused = getattr(exc, "status", None) in (401, 403)
         log.warning("What pods of other workloads take is not known (%s)", getattr(exc, "reason", None) or exc)
         if refused:
-            answer.pods = []
+            answer.used = {}
         return REFUSED_SECONDS if refused else max(PODS_KEPT_SECONDS, asked_pause_seconds(exc))
     return PODS_KEPT_SECONDS
 
@@ -117,7 +118,9 @@ async def _list(api: ApiClient, call: str, **selectors: str) -> list[dict[str, A
             refused = ApiException(status=response.status, reason=response.reason)
             refused.headers = response.headers
             raise refused
-        return list(json.loads(await response.read())["items"])
+        text = await response.read()
+    # In a thread: ten thousand pods are fifty megabytes, and this loop serves all jobs.
+    return list((await asyncio.to_thread(json.loads, text))["items"])
 
 
 def with_other_pods(core: CoreV1Api, nodes: list[dict[str, Any]], timeout_seconds: float) -> list[dict[str, Any]]:
@@ -132,4 +135,4 @@ def with_other_pods(core: CoreV1Api, nodes: list[dict[str, Any]], timeout_second
     except ApiException as exc:
         log.warning("What pods of other workloads take is not known (%s)", exc.reason)
         return nodes
-    return with_used(nodes, core.api_client.sanitize_for_serialization(listed)["items"])
+    return with_used(nodes, used_by(core.api_client.sanitize_for_serialization(listed)["items"]))

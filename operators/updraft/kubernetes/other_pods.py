@@ -21,18 +21,27 @@ ENDED = ("Succeeded", "Failed")
 Amounts = dict[str, Decimal]  # by resource, in its base unit
 
 
-def with_used(nodes: Sequence[dict[str, Any]], pods: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the nodes, each with what these pods take of it.
+def used_by(pods: Iterable[Mapping[str, Any]]) -> dict[str, Amounts]:
+    """Return what these pods take, by the name of the node. Pods that have ended or lie on no node take nothing.
 
     Args:
-        nodes: As the API lists them.
-        pods: As the API lists them. Those that have ended or lie on no node take nothing.
+        pods: As the API lists them.
     """
     used: defaultdict[str, Amounts] = defaultdict(dict)
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName")
         if node and (pod.get("status") or {}).get("phase") not in ENDED:
             _add(used[node], requests_of(pod))
+    return dict(used)
+
+
+def with_used(nodes: Sequence[dict[str, Any]], used: Mapping[str, Amounts]) -> list[dict[str, Any]]:
+    """Return the nodes, each with what is used of it.
+
+    Args:
+        nodes: As the API lists them.
+        used: As `used_by` returns it.
+    """
     names = [(node.get("metadata") or {}).get("name", "") for node in nodes]
     return [{**node, USED: used[name]} if name in used else node for name, node in zip(names, nodes, strict=True)]
 

@@ -12,7 +12,7 @@ from updraft.allocation import GangRequest, plan_admissions
 from updraft.allocation.document import StateDocument, state_document
 from updraft.allocation.model import Policy
 from updraft.kubernetes.capacity import capacity_from_nodes
-from updraft.kubernetes.other_pods import requests_of, with_used
+from updraft.kubernetes.other_pods import requests_of, used_by, with_used
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
@@ -37,7 +37,9 @@ def gang(job: str, cpus: float, learners: int = 1, gpus: int = 0) -> GangRequest
 
 
 def test_a_gang_waits_for_what_others_take_and_is_not_impossible() -> None:
-    nodes = with_used([node("a"), node("b")], [pod("a", container("250m", "1Gi")), pod("b", container("6", gpus=0))])
+    nodes = with_used(
+        [node("a"), node("b")], used_by([pod("a", container("250m", "1Gi")), pod("b", container("6", gpus=0))])
+    )
     capacity = capacity_from_nodes(nodes)
     assert [each.left for each in capacity.nodes] == [(7750, 15 * 1024, 0), (2000, 16 * 1024, 0)]
     plan = plan_admissions([gang("whole", 8), gang("most", 7.75), gang("little", 2)], [], capacity)
@@ -49,7 +51,7 @@ def test_a_gang_waits_for_what_others_take_and_is_not_impossible() -> None:
 
 
 def test_gpus_of_others_are_not_free() -> None:
-    capacity = capacity_from_nodes(with_used([node("a", gpus=4)], [pod("a", container("1", gpus=3))]))
+    capacity = capacity_from_nodes(with_used([node("a", gpus=4)], used_by([pod("a", container("1", gpus=3))])))
     plan = plan_admissions([gang("two", 1, gpus=2)], [], capacity)
     assert "1 of 4 GPUs free" in plan.waiting[0].reason
     assert plan_admissions([gang("one", 1, gpus=1)], [], capacity).granted == ("one",)
@@ -59,11 +61,11 @@ def test_gpus_of_others_are_not_free() -> None:
     "gone", [pod("a", container("8"), phase="Succeeded"), pod(None, container("8"), phase="Pending")]
 )
 def test_pods_that_have_ended_or_lie_nowhere_take_nothing(gone: dict[str, Any]) -> None:
-    assert with_used([node("a")], [gone]) == [node("a")]
+    assert with_used([node("a")], used_by([gone])) == [node("a")]
 
 
 def test_more_than_a_node_has_leaves_nothing() -> None:
-    (found,) = capacity_from_nodes(with_used([node("a")], [pod("a", container("9", "20Gi"))])).nodes
+    (found,) = capacity_from_nodes(with_used([node("a")], used_by([pod("a", container("9", "20Gi"))]))).nodes
     assert found.left == (0, 0, 0)
 
 
@@ -82,7 +84,7 @@ def test_a_pod_needs_what_the_scheduler_counts() -> None:
 
 
 def test_the_document_of_a_state_keeps_them() -> None:
-    capacity = capacity_from_nodes(with_used([node("a")], [pod("a", container("250m", "1Gi"))]))
+    capacity = capacity_from_nodes(with_used([node("a")], used_by([pod("a", container("250m", "1Gi"))])))
     written = state_document(capacity.nodes, [], [gang("whole", 8)], Policy(), {}, NOW).model_dump_json()
     read = StateDocument.model_validate_json(written)
     assert [each.job_id for each in read.decide().waiting] == ["whole"]
