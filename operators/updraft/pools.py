@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -12,6 +15,28 @@ from updraft_learner.quantity import parse_quantity
 
 MOST_NODES = 10_000
 NEEDED = ("cpu", "memory")
+
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_DAY = f"(?:{'|'.join(DAYS)})"
+_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d|24:00"
+_WINDOW = re.compile(rf"(?:(?P<days>{_DAY}(?:,{_DAY})*) )?(?P<start>{_TIME})-(?P<end>{_TIME})")
+
+
+def _windows(value: tuple[str, ...]) -> tuple[str, ...]:
+    for text in value:
+        found = _WINDOW.fullmatch(text)
+        if found is None or found["start"] == found["end"]:
+            raise ValueError(f"{text!r} is no time of the day, such as 20:00-06:00 or Sat,Sun 00:00-24:00")
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{value!r} is no time zone, such as Europe/Berlin or UTC") from None
+    return value
 
 
 def _labels(value: dict[str, str]) -> dict[str, str]:
@@ -52,6 +77,31 @@ class Pool(BaseModel):
     taints: Annotated[tuple[str, ...], AfterValidator(_taints)] = Field(
         (), description="Taints of its nodes: KEY[=VALUE]:EFFECT"
     )
+
+    windows: Annotated[tuple[str, ...], AfterValidator(_windows)] = Field(
+        (), description="When it gets new nodes: [DAY,... ]HH:MM-HH:MM; without it, always"
+    )
+    timezone: Annotated[str, AfterValidator(_zone)] = Field("UTC", description="That of its windows")
+
+    def is_open(self, now: datetime) -> bool:
+        """Return whether the pool gets new nodes at this time. A window over midnight is one of the day it begins."""
+        local = now.astimezone(ZoneInfo(self.timezone))
+        today, yesterday = DAYS[local.weekday()], DAYS[(local - timedelta(days=1)).weekday()]
+        time = local.strftime("%H:%M")
+        for window in map(_WINDOW.fullmatch, self.windows):
+            assert window is not None
+            days = window["days"].split(",") if window["days"] else DAYS
+            start, end = window["start"], window["end"]
+            if start < end and today in days and start <= time < end:
+                return True
+            if start > end and ((today in days and time >= start) or (yesterday in days and time < end)):
+                return True
+        return not self.windows
+
+    @property
+    def opening(self) -> str:
+        """Return when it gets new nodes, in words."""
+        return f"pool {self.name} gets new nodes at {' and '.join(self.windows)} ({self.timezone})"
 
     def missing(self, nodes: Sequence[Mapping[str, Any]]) -> int:
         """Return how many nodes the pool can still get beside these, as the API lists them."""

@@ -171,7 +171,8 @@ class Settings(BaseModel):
     scalable_pools: Annotated[tuple[Pool, ...], BeforeValidator(_from_json), AfterValidator(check_pools)] = Field(
         (),
         description="Pools of nodes that the cluster's autoscaler grows, as JSON: a list of `name`, `most` (nodes), "
-        "`labels` and `allocatable` of a node, and `taints`. A job may wait for such nodes, and makes the pool grow",
+        "`labels` and `allocatable` of a node, `taints`, `windows`, `timezone`. A job may wait for such nodes, and "
+        "makes the pool grow",
     )
     pod_policy: Annotated[dict[str, PodPolicy], BeforeValidator(_from_json)] = Field(
         {},

@@ -66,6 +66,7 @@ class NodeDocument(Document):
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = Field((), description="What alone keeps a working node from being ready")
     grows: bool = Field(False, description="Whether it is not there yet: its pool gets it when pods need it")
+    opening: str = Field("", description="When its pool gets it, if not now")
     used: UsedDocument = Field(UsedDocument(), description="What pods of other workloads take")
 
 
@@ -197,6 +198,7 @@ def state_document(
                 labels=dict(sorted(node.labels)),
                 taints=node.taints,
                 grows=node.grows,
+                opening=node.opening,
                 used=UsedDocument(cpus=node.used[0] / 1000, memory_mib=node.used[1], gpus=node.used[2]),
             )
             for node in nodes
@@ -275,5 +277,6 @@ def _node(each: NodeDocument) -> Node:
         labels=frozenset(each.labels.items()),
         taints=each.taints,
         grows=each.grows,
+        opening=each.opening,
         used=(math.ceil(round(each.used.cpus * 1000, 6)), each.used.memory_mib, each.used.gpus),
     )

@@ -131,6 +131,7 @@ class Node:
     labels: frozenset[tuple[str, str]] = frozenset()
     taints: tuple[Taint, ...] = ()  # what alone keeps a working node from being ready
     grows: bool = False  # not there yet: its pool gets it when pods need it
+    opening: str = ""  # when its pool gets it, if not now
     used: Amounts = (0, 0, 0)  # what pods of other workloads take
 
     @cached_property

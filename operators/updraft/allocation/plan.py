@@ -200,7 +200,8 @@ class _Round:
         self._waits = True
         self._wanted |= answers.usable
         if answers.short is None:
-            answers.short = f"needs {_need(request)}; {_free_text(request, self._left_for(request))}"
+            free = _free_text(request, self._left_for(request))
+            answers.short = f"needs {_need(request)}; {free}{self._openings(request)}"
         return "room", f"{answers.short}{given}{behind}"
 
     def _placed(self, request: GangRequest) -> Room | None:
@@ -279,6 +280,11 @@ class _Round:
         self._promised.append(request)
         count = leaving + len(chosen)
         return f"; {count} job{'s' if count > 1 else ''}{of} will give room back"
+
+    def _openings(self, request: GangRequest) -> str:
+        """Return when pools get nodes that such learners can use, if not now."""
+        found = dict.fromkeys(node.opening for node in self._everything if node.opening and holds_one(node, request))
+        return "".join(f"; {opening}" for opening in found)
 
     def _left_for(self, request: GangRequest) -> _Free:
         """Return what is left for gangs that may lie on the same nodes as this one."""

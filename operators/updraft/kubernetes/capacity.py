@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.allocation import Capacity, Node
@@ -20,13 +21,16 @@ GPU_TYPE_LABEL = "updraft.dev/gpu-type"
 DISK_RESOURCE = "ephemeral-storage"
 
 
-def capacity_of(nodes: Sequence[Mapping[str, Any]], settings: Settings) -> Capacity:
-    """Return the capacity of the nodes that the API lists, under the platform's settings."""
-    return capacity_from_nodes(nodes, settings.tolerations, settings.scalable_pools)
+def capacity_of(nodes: Sequence[Mapping[str, Any]], settings: Settings, now: datetime | None = None) -> Capacity:
+    """Return the capacity of the nodes that the API lists, under the platform's settings, now by default."""
+    return capacity_from_nodes(nodes, settings.tolerations, settings.scalable_pools, now)
 
 
 def capacity_from_nodes(
-    nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = (), pools: Sequence[Pool] = ()
+    nodes: Sequence[Mapping[str, Any]],
+    tolerated: Sequence[Toleration] = (),
+    pools: Sequence[Pool] = (),
+    now: datetime | None = None,
 ) -> Capacity:
     """Return the capacity of the nodes that the API lists. Nodes that are cordoned, NotReady or tainted are kept with
     `ready=False`: all of that may end.
@@ -34,11 +38,15 @@ def capacity_from_nodes(
     Args:
         nodes: As the API lists them.
         tolerated: The taints that each learner tolerates.
-        pools: Pools that can grow; the nodes that they can still get are counted too.
+        pools: Pools that can grow; the nodes that they can still get are counted too. Outside of its windows a pool's
+            are not ready.
+        now: The time that windows are compared with; without it, the present.
     """
     found = [_node(node, tolerated) for node in nodes]
     for pool in pools:
         new = replace(_node(pool.new_node(), tolerated), grows=True)
+        if not pool.is_open(now or datetime.now(UTC)):
+            new = replace(new, ready=False, taints=(), opening=pool.opening)
         found += [replace(new, name=f"{new.name}-{number}") for number in range(1, pool.missing(nodes) + 1)]
     return Capacity(tuple(found))
 

@@ -199,7 +199,7 @@ class QueueReader:
             nodes = await self._services.list_nodes(self._conn_id)
         except UnavailableError as exc:
             return str(exc)
-        if nodes is not self._nodes:
+        if nodes is not self._nodes or self._services.settings.scalable_pools:  # these may have windows
             self._nodes, self._capacity = nodes, capacity_of(nodes, self._services.settings)
         return self._capacity
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -113,3 +114,54 @@ def test_pools_have_names_of_their_own_and_come_as_json() -> None:
     field = Settings.model_fields["scalable_pools"]
     read = TypeAdapter(field.rebuild_annotation()).validate_python(json.dumps([A100]))
     assert read == (Pool(**A100),)
+
+
+NIGHT = {"windows": ["20:00-06:00", "Sat,Sun 00:00-24:00"], "timezone": "Europe/Berlin"}
+
+
+@pytest.mark.parametrize(
+    ("local", "is_open"),
+    [
+        ("2026-11-27 19:59", False),  # a Friday
+        ("2026-11-27 20:00", True),
+        ("2026-11-28 12:00", True),
+        ("2026-11-30 05:59", True),
+        ("2026-11-30 06:00", False),
+    ],
+)
+def test_a_window_opens_at_the_pools_own_time(local: str, is_open: bool) -> None:
+    pool = Pool.model_validate({**A100, **NIGHT})
+    assert pool.is_open(datetime.fromisoformat(local).replace(tzinfo=ZoneInfo("Europe/Berlin"))) is is_open
+
+
+def test_a_window_over_midnight_is_one_of_the_day_it_begins() -> None:
+    pool = Pool.model_validate({**A100, "windows": ["Fri 22:00-02:00"]})
+    assert pool.is_open(datetime(2026, 11, 28, 1, tzinfo=UTC))  # the night to Saturday
+    assert not pool.is_open(datetime(2026, 11, 27, 1, tzinfo=UTC))
+    assert not pool.is_open(datetime(2026, 11, 28, 23, tzinfo=UTC))
+
+
+def test_a_job_waits_for_the_window_and_says_so() -> None:
+    pool = Pool.model_validate({**A100, **NIGHT})
+    noon, night = datetime(2026, 11, 30, 11, tzinfo=UTC), datetime(2026, 11, 30, 21, tzinfo=UTC)
+    closed, opened = (capacity_from_nodes([node("cpu")], pools=[pool], now=at) for at in (noon, night))
+    (waiting,) = plan_admissions([gang("a", 2)], [], closed).waiting
+    told = "pool a100 gets new nodes at 20:00-06:00 and Sat,Sun 00:00-24:00 (Europe/Berlin)"
+    assert waiting.reason.endswith(f"; {told}")
+    assert plan_admissions([gang("a", 2)], [], opened).granted == ("a",)
+    written = state_document(closed.nodes, [], [gang("a", 2)], Policy(), {}, NOW).model_dump_json()
+    assert StateDocument.model_validate_json(written).decide().waiting[0].reason == waiting.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"windows": ["8-20"]}, "is no time of the day"),
+        ({"windows": ["20:00-20:00"]}, "is no time of the day"),
+        ({"windows": ["Fri,Foo 20:00-22:00"]}, "is no time of the day"),
+        ({"timezone": "Berlin"}, "is no time zone"),
+    ],
+)
+def test_a_window_that_is_wrong_is_refused(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Pool.model_validate({**A100, **change})
