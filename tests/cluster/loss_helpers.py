@@ -18,7 +18,7 @@ from kubecluster.parts import GPU, GPU_TYPE_LABEL, GPUS
 from platform_helpers import OwnPlatform, Platform
 from system_helpers import shell_job
 
-from updraft_learner.contract import MAIN_CONTAINER, SIDECAR_CONTAINER, Keys
+from updraft_learner.contract import LABEL_JOB, MAIN_CONTAINER, SIDECAR_CONTAINER, Keys
 
 WITHIN_SECONDS = 300.0
 STEPS = 20  # a second each
@@ -27,9 +27,14 @@ BEGINS = "begins after step "
 
 
 def _all_gpus(node: str) -> dict[str, Any]:
-    """For a pod that holds them."""
+    """For a pod that holds them, and that the platform does not count: it looks like one of another Updraft."""
     limits = {GPU: str(GPUS[node].count)}
-    return {"base": {"resources": {"limits": limits}}, "nodeSelector": {GPU_TYPE_LABEL: GPUS[node].kind}}
+    labels = {LABEL_JOB: "of-another-updraft"}
+    return {
+        "labels": labels,
+        "base": {"resources": {"limits": limits}},
+        "nodeSelector": {GPU_TYPE_LABEL: GPUS[node].kind},
+    }
 
 
 ALL_A100, ALL_H100 = _all_gpus("node-a"), _all_gpus("node-b")

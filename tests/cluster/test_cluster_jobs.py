@@ -71,7 +71,8 @@ def with_image(name: str, image: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def crowded(target: Target, platform: Platform) -> Iterator[str]:
-    """A job that fits by the platform's books and not on the cluster: somebody holds all GPUs that it could have."""
+    """A job that fits by the platform's books and not on the cluster: another Updraft holds all GPUs that it could
+    have."""
     if not isinstance(platform, OwnPlatform):
         yield ""
         return

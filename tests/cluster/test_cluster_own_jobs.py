@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from kubecluster.parts import GPU, GPU_TYPE_LABEL
 from loss_helpers import ALL_H100, told
 from platform_helpers import PROGRAMS, OwnPlatform
 from system_helpers import ITS_VALUES, REPOSITORY, gpu_job, shell_job, values_of_gpus
+
+from updraft.kubernetes.nodes import PODS_KEPT_SECONDS
 
 pytestmark = pytest.mark.cluster
 REGISTRY = "127.0.0.1:5099"  # on each node's own loopback address
@@ -159,17 +162,25 @@ def test_an_image_that_the_registry_does_not_have_ends_the_job_at_once(
 
 
 @pytest.mark.fault("gpus_held")
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (ALL_H100["labels"], "Insufficient nvidia.com/gpu"),  # admitted: the scheduler's words, until there is room
+        ({}, "(pods of other workloads take "),  # in the queue
+    ],
+)
 def test_a_learner_waits_for_a_gpu_that_somebody_else_holds(
-    own_platform: OwnPlatform, jobs: dict[str, str], pods: Pods
+    own_platform: OwnPlatform, jobs: dict[str, str], pods: Pods, labels: dict[str, str], reason: str
 ) -> None:
-    """Admitted, since nobody told the platform; the scheduler's words are the job's reason until there is room."""
     own_platform.end(jobs["gpu"])
-    pods.create("holder", "sleep 600", **ALL_H100)
-    pods.in_phase("holder", "Running")
+    holder = f"holder-{len(labels)}"
+    pods.create(holder, "sleep 600", **{**ALL_H100, "labels": labels})
+    pods.in_phase(holder, "Running")
+    time.sleep(PODS_KEPT_SECONDS + 2)  # the planner may not know of the pod before
     resources = {**SMALL, "gpus": 1, "gpu_type": "nvidia-h100"}
     job_id = own_platform.submit(shell_job("waits", "true", resources=resources))
 
-    told(own_platform, job_id, "Insufficient nvidia.com/gpu")
-    pods.core.delete_namespaced_pod("holder", pods.namespace, grace_period_seconds=0)
+    told(own_platform, job_id, reason)
+    pods.core.delete_namespaced_pod(holder, pods.namespace, grace_period_seconds=0)
     own_platform.completed(job_id)
     assert len(own_platform.client.attempts(job_id).attempts) == 1
