@@ -17,6 +17,7 @@ from airflow.dag_processing.bundles.local import LocalDagBundle
 from updraft.exceptions import UpdraftError
 from updraft.lifecycle.workflow import DEFAULT_TENANT
 from updraft.services import platform_services
+from updraft.tenants import tenants_at_start
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,14 @@ class TenantDagBundle(BaseDagBundle):
         """Return None: the files have no versions."""
 
     def initialize(self) -> None:
-        """Write the files. Airflow calls it in each task too."""
-        self.refresh()
+        """Write the files if one is missing. Airflow calls it in each task, where the ledger is not asked without
+        need."""
+        try:
+            names = tenants_at_start(os.environ).names
+        except UpdraftError:
+            names = ()
+        if not names or not all((self.path / f"{name}.py").is_file() for name in names if name != DEFAULT_TENANT):
+            self.refresh()
         super().initialize()
 
     def refresh(self) -> None:

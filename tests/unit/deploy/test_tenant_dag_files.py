@@ -136,3 +136,17 @@ def test_the_tenant_of_a_dag() -> None:
     assert is_train_dag("vision.job_digits_cnn")
     assert is_train_dag("vision.train_model")
     assert not is_train_dag("vision.halt_job")
+
+
+def test_a_task_writes_the_files_only_where_one_is_missing(
+    bundle: TenantDagBundle, rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(TenantDagBundle, "refresh", lambda self: asked.append(self.name))
+    bundle.initialize()
+    assert asked == []
+    (bundle.path / "vision.py").unlink()
+    bundle.initialize()
+    rules.write_text("tenants: []\n")
+    bundle.initialize()
+    assert asked == ["tenants"] * 2
