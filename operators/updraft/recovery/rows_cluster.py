@@ -195,9 +195,9 @@ CONTROLLER_ROWS = (
         "no other pod used any. Ask for fewer or smaller learners, or have the quota raised and submit the job again.",
         "test", f"{API_FAULTS}::test_a_quota_that_can_never_hold_the_job_ends_it_at_once"),
     FailureRule("grant.reclaimed", Where.CONTROLLER, FailureClass.PREEMPTED, Action.RELAUNCH,
-        "The job used more than its tenant's quota, and another tenant needs what it had lent. The program was asked "
-        "to save and leave; the job waits in its earlier place of the queue and goes on from its checkpoint. Costs "
-        "nothing.",
+        "The planner needed the room: the job used more than its tenant's quota and another tenant needs what it had "
+        "lent, or the job had passed one that can start now. The program was asked to save and leave; the job waits "
+        "in its earlier place of the queue and goes on from its checkpoint. Costs nothing.",
         "recording", "updraft.controller"),
     FailureRule("job.halted", Where.CONTROLLER, FailureClass.HALTED, Action.STOP,
         "A person halted the job; it goes on from its last checkpoint when it is resumed.",
