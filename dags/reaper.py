@@ -12,11 +12,12 @@ from airflow.sdk import DAG
 
 from updraft.lifecycle.workflow import REAPER_DAG
 from updraft.operators.reaper import ReaperOperator
+from updraft.timetables import AlwaysTimetable
 
 with DAG(
     dag_id=REAPER_DAG,
     description="Removes what no job guards any more, and says why",
-    schedule="@continuous",
+    schedule=AlwaysTimetable(),
     max_active_runs=1,
     catchup=False,
     is_paused_upon_creation=False,

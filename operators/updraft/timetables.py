@@ -1,4 +1,4 @@
-"""Timetables that name a DAG run as its job is named, so that one id serves for both.
+"""Timetables that name a DAG run as its job is named, so that one id serves for both; and that of the reaper.
 
 Airflow asks a DAG's timetable for the id of each run that has none: started from the form, by a backfill.
 Its own answer, `manual__2026-01-01T00:00:00+00:00`, cannot be the id of a job.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow.timetables.base import Timetable
-from airflow.timetables.simple import AssetTriggeredTimetable, NullTimetable
+from airflow.timetables.base import DagRunInfo, DataInterval, Timetable
+from airflow.timetables.simple import AssetTriggeredTimetable, ContinuousTimetable, NullTimetable
 
 from updraft.lifecycle.names import job_id
 
 if TYPE_CHECKING:
-    from airflow.timetables.base import DataInterval
+    from airflow.timetables.base import TimeRestriction
     from airflow.utils.types import DagRunType
     from pendulum import DateTime
 
@@ -64,6 +64,27 @@ class SeriesTimetable(_NamesRuns, AssetTriggeredTimetable):
         made = cls([asset])
         made.name = name
         return made
+
+
+class AlwaysTimetable(ContinuousTimetable):
+    """A timetable with one run after the other, as `@continuous`, also where the first run's interval is empty.
+
+    The first interval of a DAG without a start date begins and ends now. The next one begins where it ends, so that its
+    run would have the same logical date: Airflow 3.3.2 says "run already exists" and never starts another one.
+    """
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        """Return the interval of the next run, which begins later than the last one."""
+        found = super().next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+        last = last_automated_data_interval
+        if found is None or found.data_interval is None or last is None or found.data_interval.start > last.start:
+            return found
+        start = last.start.add(microseconds=1)
+        return DagRunInfo.interval(start, max(start, found.data_interval.end))
 
 
 def run_id(name: str, run_type: DagRunType, run_after: DateTime) -> str:

@@ -12,7 +12,7 @@ import sys
 from airflow.plugins_manager import AirflowPlugin
 
 from updraft.api.lazy import LazyApp
-from updraft.timetables import OnDemandTimetable, SeriesTimetable
+from updraft.timetables import AlwaysTimetable, OnDemandTimetable, SeriesTimetable
 
 OF_THE_FOLDER = "updraft_plugin"  # Airflow's module name for plugins/updraft_plugin.py; it loads the folder first
 
@@ -22,7 +22,7 @@ class UpdraftPlugin(AirflowPlugin):
 
     name = "updraft"
     fastapi_apps = [{"name": "Updraft", "app": LazyApp(), "url_prefix": "/updraft"}]
-    timetables = [OnDemandTimetable, SeriesTimetable]
+    timetables = [AlwaysTimetable, OnDemandTimetable, SeriesTimetable]
     external_views = [
         {"name": "Updraft jobs", "href": "/updraft/jobs", "destination": "nav", "url_route": "updraft-jobs"}
     ]
