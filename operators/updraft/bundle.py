@@ -73,6 +73,7 @@ class TenantDagBundle(BaseDagBundle):
             names = tenants_at_start(os.environ).names
         except UpdraftError:
             names = ()
+        self.path.mkdir(parents=True, exist_ok=True)
         if not names or not all((self.path / f"{name}.py").is_file() for name in names if name != DEFAULT_TENANT):
             self.refresh()
         super().initialize()
@@ -80,7 +81,6 @@ class TenantDagBundle(BaseDagBundle):
     def refresh(self) -> None:
         """Write the files that are missing or different, and remove those of tenants that are gone."""
         folder = self.path
-        folder.mkdir(parents=True, exist_ok=True)
         try:
             services = platform_services()
             wanted = {name for name in services.tenancy().names if name != DEFAULT_TENANT}

@@ -124,6 +124,17 @@ def test_nobody_is_of_a_tenant_while_the_file_was_never_right(rules: Path) -> No
     assert not TenantAuthManager().is_authorized_dag(method="GET", user=asks, details=details)
 
 
+def test_a_platform_without_other_tenants_has_an_empty_folder(
+    rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow warns of a bundle whose folder does not exist."""
+    rules.write_text("tenants: {default: {}}\n")
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH", str(tmp_path / "bundles"))
+    found = TenantDagBundle(name="tenants")
+    found.initialize()
+    assert names(found) == set()
+
+
 def test_the_tenant_of_a_dag() -> None:
     assert [tenant_of_dag(name) for name in ("train_model", "vision.halt_job", "a-b.job_x", "reaper", "own.dag")] == [
         "default",
