@@ -38,6 +38,7 @@ class Cluster:
     token: str = "good"
     namespaces: tuple[str, ...] = ("updraft-default",)
     forbidden: set[tuple[str, str, str]] = field(default_factory=lambda: {("create", "", "namespaces")})
+    forbidden_on_cluster: set[tuple[str, str, str]] = field(default_factory=set)  # not within a namespace
     nodes: list[dict[str, Any]] = field(default_factory=lambda: [NODE])
     whole_rules: bool = True  # whether the list of all rules tells anything
     down: bool = False
@@ -53,7 +54,9 @@ class Cluster:
         if path == "/version/":
             return 200, {"major": "1", "minor": "0", "gitVersion": self.version, **dict.fromkeys(VERSION_FIELDS, "")}
         if path.endswith("/selfsubjectaccessreviews"):
+            everywhere = not body["spec"]["resourceAttributes"].get("namespace")
             allowed = right_of(body) not in self.forbidden
+            allowed = allowed and not (everywhere and right_of(body) in self.forbidden_on_cluster)
             return 201, {"spec": body["spec"], "status": {"allowed": allowed}}
         if path.endswith("/selfsubjectrulesreviews"):
             given = (*rbac.each(rbac.NAMESPACED), *rbac.each(rbac.CLUSTER))

@@ -257,6 +257,14 @@ def test_nodes_that_may_not_be_listed(serve: Serve, tmp_path: Path) -> None:
     assert [name for name, _ in bad(examined(cluster, tmp_path))] == ["nodes"]
 
 
+def test_pods_of_others_that_may_not_be_listed_are_told_and_stop_nobody(serve: Serve, tmp_path: Path) -> None:
+    cluster = serve()
+    cluster.forbidden_on_cluster.add(("list", "", "pods"))
+    (found,) = [each for each in examined(cluster, tmp_path) if each.name == "other pods"]
+    assert found.ok
+    assert "what other workloads take is not counted" in found.detail
+
+
 def test_a_type_of_gpu_that_no_node_has(serve: Serve, tmp_path: Path) -> None:
     (finding,) = [f for f in examined(serve(), tmp_path, {"v100": "jobs/a, jobs/b"}) if not f.ok]
     assert finding.detail == "no node has v100 (asked for by jobs/a, jobs/b); there is 2 x nvidia-a100"
