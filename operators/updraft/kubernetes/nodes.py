@@ -129,10 +129,14 @@ def with_other_pods(core: CoreV1Api, nodes: list[dict[str, Any]], timeout_second
     from kubernetes.client.exceptions import ApiException
 
     try:
-        listed = core.list_pod_for_all_namespaces(
-            label_selector=OTHERS, field_selector=LIVE, resource_version="0", _request_timeout=timeout_seconds
+        answer = core.list_pod_for_all_namespaces(
+            label_selector=OTHERS,
+            field_selector=LIVE,
+            resource_version="0",
+            _request_timeout=timeout_seconds,
+            _preload_content=False,  # as plain JSON, as above
         )
     except ApiException as exc:
         log.warning("What pods of other workloads take is not known (%s)", exc.reason)
         return nodes
-    return with_used(nodes, used_by(core.api_client.sanitize_for_serialization(listed)["items"]))
+    return with_used(nodes, used_by(json.loads(answer.data)["items"]))

@@ -199,8 +199,8 @@ class FakeCluster:
         return SimpleNamespace(items=[Obj(node)])
 
     def list_pod_for_all_namespaces(self, **_: Any) -> Any:
-        """Pods of other workloads: none."""
-        return SimpleNamespace(items=[])
+        """Pods of other workloads: none. As plain JSON."""
+        return SimpleNamespace(data=b'{"items": []}')
 
     def create_namespaced_pod(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
         return self._create("pod", body)
