@@ -125,8 +125,9 @@ async def _list(api: ApiClient, call: str, **selectors: str) -> list[dict[str, A
 
 def with_other_pods(core: CoreV1Api, nodes: list[dict[str, Any]], timeout_seconds: float) -> list[dict[str, Any]]:
     """Return the nodes, as the API lists them, with what pods of other workloads take, for code without an event loop.
-    Raises what the client raises, but for an answer that refuses: then nothing of theirs is counted."""
+    Without an answer nothing of theirs is counted."""
     from kubernetes.client.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
 
     try:
         answer = core.list_pod_for_all_namespaces(
@@ -136,7 +137,7 @@ def with_other_pods(core: CoreV1Api, nodes: list[dict[str, Any]], timeout_second
             _request_timeout=timeout_seconds,
             _preload_content=False,  # as plain JSON, as above
         )
-    except ApiException as exc:
-        log.warning("What pods of other workloads take is not known (%s)", exc.reason)
+    except (ApiException, HTTPError) as exc:
+        log.warning("What pods of other workloads take is not known (%s)", getattr(exc, "reason", None) or exc)
         return nodes
     return with_used(nodes, used_by(json.loads(answer.data)["items"]))

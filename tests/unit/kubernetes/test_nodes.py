@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
+from kubernetes.client.exceptions import ApiException
 from unit.kubernetes.async_server import Connect, client_of, serving
+from urllib3.exceptions import HTTPError
 
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes.nodes import KEPT_SECONDS, PODS_KEPT_SECONDS, REFUSED_SECONDS, nodes_of
+from updraft.kubernetes.nodes import KEPT_SECONDS, PODS_KEPT_SECONDS, REFUSED_SECONDS, nodes_of, with_other_pods
 from updraft.kubernetes.other_pods import USED
 
 NODE = {"metadata": {"name": "a"}}
@@ -123,3 +127,21 @@ def test_what_pods_of_others_take_is_asked_for_seldom_and_done_without() -> None
 
     asyncio.run(run())
     assert asked == ["!updraft.dev/job"] * 3
+
+
+def test_without_an_event_loop_they_are_known_too() -> None:
+    """And a cluster that refuses or does not answer keeps the nodes from nobody."""
+    taken = {"spec": {"nodeName": "a", "containers": [{"resources": {"requests": {"cpu": "2"}}}]}}
+
+    def core(answer: Any) -> Any:
+        def listed(**_: Any) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return SimpleNamespace(data=json.dumps({"items": answer}).encode())
+
+        return SimpleNamespace(list_pod_for_all_namespaces=listed)
+
+    (node,) = with_other_pods(core([taken]), [NODE], 1)
+    assert node[USED] == {"cpu": 2}
+    for refused in (ApiException(status=403), HTTPError("timed out")):
+        assert with_other_pods(core(refused), [NODE], 1) == [NODE]
