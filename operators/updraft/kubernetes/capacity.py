@@ -21,9 +21,9 @@ GPU_TYPE_LABEL = "updraft.dev/gpu-type"
 DISK_RESOURCE = "ephemeral-storage"
 
 
-def capacity_of(nodes: Sequence[Mapping[str, Any]], settings: Settings, now: datetime | None = None) -> Capacity:
-    """Return the capacity of the nodes that the API lists, under the platform's settings, now by default."""
-    return capacity_from_nodes(nodes, settings.tolerations, settings.scalable_pools, now)
+def capacity_of(nodes: Sequence[Mapping[str, Any]], settings: Settings) -> Capacity:
+    """Return the present capacity of the nodes that the API lists, under the platform's settings."""
+    return capacity_from_nodes(nodes, settings.tolerations, settings.scalable_pools)
 
 
 def capacity_from_nodes(
