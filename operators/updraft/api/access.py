@@ -26,8 +26,8 @@ class Caller:
 
     Args:
         name: As Airflow knows the user.
-        teams: The user's teams in Airflow.
         tenants: The tenants whose DAGs the user may use in Airflow for what the request does.
+        teams: The user's teams in Airflow.
     """
 
     name: str
