@@ -100,7 +100,7 @@ class Stack:
         """What Airflow's page shows as the log of the task's last try."""
         run = f"/api/v2/dags/{detail.dag_id}/dagRuns/{detail.run_id}/taskInstances/{task}"
         last = self.client.http.json("GET", run)["try_number"]
-        found = self.client.http.json("GET", f"{run}/logs/{last}?full_content=true")["content"]
+        found = self.client.http.json("GET", f"{run}/logs/{last}")["content"]
         return "\n".join(f"{entry.get('event')} {entry.get('error_detail') or ''}" for entry in found)
 
     def trigger(self, run_id: str, conf: dict[str, Any]) -> None:

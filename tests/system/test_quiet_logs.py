@@ -67,10 +67,10 @@ def test_a_whole_life_cycle_and_the_pages_beside_it_say_nothing_loud(stack: Stac
     assert stack.task_log(detail, "train").strip()
     assert "samples to train on" in stack.log(detail.id)
     assert detail.id in stack.job_page(detail.id)
-    with stack.client.http.download("/updraft/jobs", {}) as answer:
-        assert detail.id in answer.read().decode()
+    with stack.client.http.download("/updraft/jobs", {}) as page:
+        assert detail.id in page.read().decode()
     found = list(loud(before, log_sizes(stack.home)))
     assert not found, "\n".join(found)
     # Airflow warns that it cannot create the event of the promotion (KNOWN), and then does.
-    events = stack.client.http.json("GET", f"/api/v2/assets/events?source_run_id={detail.id}")["asset_events"]
-    assert [event["uri"] for event in events] == ["updraft://models/default/digits-quiet"]
+    answer = stack.client.http.json("GET", "/api/v2/assets/events", params={"source_run_id": detail.id})
+    assert [event["uri"] for event in answer["asset_events"]] == ["updraft://models/default/digits-quiet"]
