@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -227,6 +227,11 @@ class Settings(BaseModel):
         (),
         description="Labels of nodes that name ever larger domains of a fast network, comma-separated, nearest first. "
         "Kubernetes prefers nodes of one domain for the learners of a job; the local node has one domain",
+    )
+    placement: Literal["pack", "spread"] = Field(
+        "pack",
+        description="Which nodes Kubernetes prefers for learners: `pack`, those that run learners, so that whole nodes "
+        "stay free for large jobs; `spread`, those that run none, so that jobs share fewer nodes",
     )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the sidecar")
     framework_images: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(

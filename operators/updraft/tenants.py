@@ -19,13 +19,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_serializer, model_validator
 
 from updraft.exceptions import UpdraftError
-from updraft.manifest import Manifest, refuse_unsupported
+from updraft.manifest import Manifest, parse, refuse_unsupported
 from updraft.manifest.errors import VALUE, FieldError, ManifestError, all_wrong, one_of, show, wrong
 from updraft.manifest.explain import field_errors
+from updraft.manifest.model import Budget, Environment, Notify, Resources
 from updraft.manifest.part import Part
+from updraft.manifest.pod import Pod
 from updraft.manifest.text import read_mapping
 from updraft.manifest.values import check_gpu_type, check_name
 from updraft.settings import NOT_ISOLATED, TRUST_ADVICE, refuse_untrusted_tenants, tenants_of
@@ -61,6 +63,30 @@ def _positive(value: float) -> float:
     return value
 
 
+class Defaults(Part):
+    """What a tenant's manifests mean where they leave a field out. A field that is left out here too has the default of
+    the manifest."""
+
+    priority: Priority | None = Field(None, description="Priority of its jobs")
+    resources: Resources | None = Field(None, description="What each learner gets")
+    pod: Pod | None = Field(None, description="Where its jobs' pods may run")
+    env: Environment | None = Field(None, description="Environment variables of its programs")
+    budget: Budget | None = Field(None, description="What its jobs may spend")
+    notify: Notify | None = Field(None, description="Who is told what about its jobs")
+
+    @model_validator(mode="after")
+    def _amounts_in_place_of_a_size(self) -> Self:
+        if self.resources is not None and self.resources.size is not None:
+            problem = f"{VALUE} cannot be a default: it would contradict a manifest that gives cpus or memory"
+            error = FieldError("resources.size", None, problem, "cpus, memory, gpus and gpu_type")
+            raise all_wrong([(error, self.resources.size)])
+        return self
+
+    def given(self) -> dict[str, Any]:
+        """Return what was written, as plain JSON values."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
 class Tenant(Part):
     """What one tenant may use. Kinds of devices are `cpu` (a learner without GPUs), `gpu` (a GPU of any type), and the
     types of GPUs as the cluster labels them."""
@@ -76,6 +102,7 @@ class Tenant(Part):
     priorities: Annotated[tuple[Priority, ...], AfterValidator(_some)] = Field(
         PRIORITIES, description="Priorities that its jobs may have"
     )
+    defaults: Defaults = Field(Defaults(), description="What its manifests mean where they leave a field out")
     people: tuple[User, ...] = Field(
         (),
         description="Airflow's users who may run its jobs and see them; without it, those whose teams in Airflow name "
@@ -101,6 +128,10 @@ class Tenant(Part):
         if errors:
             raise all_wrong(errors)
         return self
+
+    @field_serializer("defaults")
+    def _as_given(self, defaults: Defaults) -> dict[str, Any]:
+        return defaults.given()
 
     def most(self, kind: str) -> int | None:
         """Return the number of devices of the kind that it may use at all; None: no limit."""
@@ -221,6 +252,28 @@ def parse_tenants(text: str, source: str = "tenants.yaml") -> Tenancy:
         return Tenancy.from_document(raw)
     except ValidationError as exc:
         raise ManifestError(field_errors(exc, TenantsFile), source) from None
+
+
+def completed(manifest: Manifest, tenancy: Tenancy) -> Manifest:
+    """Return the manifest with its tenant's defaults for the fields that it leaves out.
+
+    Raises ManifestError if they contradict what the manifest says.
+    """
+    tenant = tenancy.tenants.get(manifest.tenant)
+    defaults = tenant.defaults.given() if tenant else {}
+    if not defaults:
+        return manifest
+    source = f"manifest with the defaults of tenant {manifest.tenant}"
+    return parse(_with_defaults(manifest.given(), defaults), source=source)
+
+
+def _with_defaults(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _with_defaults(given[name], value)
+        for name, value in defaults.items()
+        if isinstance(value, Mapping) and isinstance(given.get(name), Mapping)
+    }
+    return {**defaults, **given, **both}
 
 
 def refusals(manifest: Manifest, tenancy: Tenancy) -> list[FieldError]:

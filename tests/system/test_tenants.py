@@ -24,7 +24,7 @@ GPUS = 3
 RULES = """
 administrators: [admin]
 tenants:
-  vision: {quota: {gpu: 2}, people: [grace]}
+  vision: {quota: {gpu: 2}, people: [grace], defaults: {env: {TEAM: vision}}}
   speech: {quota: {gpu: 1}, people: [eve], priorities: [low, normal]}
 """
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -89,6 +89,7 @@ def taken_back(shared: Stack) -> tuple[list[Any], Any]:
 def test_what_was_lent_is_taken_back_and_every_job_completes(shared: Stack, taken_back: tuple[list[Any], Any]) -> None:
     borrowers, owner = taken_back
     assert [job.state for job in (*borrowers, owner)] == ["COMPLETED"] * 4, [pretty(j) for j in (*borrowers, owner)]
+    assert shared.client.manifest(owner.id)["env"] == {"TEAM": "vision"}  # by the tenant's defaults
     told = [[t.reason for t in shared.client.transitions(job.id).transitions] for job in borrowers]
     left = [job for job, reasons in zip(borrowers, told, strict=True) if "takes back what is lent" in str(reasons)]
     assert len(left) == 2, told

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from updraft.exceptions import UpdraftError
 from updraft.ledger import Ledger, upgrade
-from updraft.manifest import ManifestError
+from updraft.manifest import Manifest, ManifestError, parse
 from updraft.services import tenancy_of
 from updraft.settings import Settings
-from updraft.tenants import Tenancy, Tenant, parse_tenants, read_tenants, refuse_priority, refuse_user, tenants_at_start
+from updraft.tenants import (
+    Tenancy,
+    Tenant,
+    completed,
+    parse_tenants,
+    read_tenants,
+    refuse_priority,
+    refuse_user,
+    tenants_at_start,
+)
 
 TWO = "tenants:\n  vision: {weight: 2, quota: {gpu: 8, cpu: 20}, borrow: {gpu: 4}, lend: {gpu: 6}}\n  speech: {}\n"
 
@@ -42,6 +52,12 @@ def test_a_file_says_what_each_tenant_may_use() -> None:
         ("tenants: {A b: {}}", "tenants['A b']: 'A b' is not a valid name"),
         ("tenants: {a: {priorities: [urgent]}}", "tenants.a.priorities[0]: 'urgent' is not allowed here"),
         ("tenants: {a: {priorities: []}}", "tenants.a.priorities: lists nothing; write the priorities"),
+        (
+            "tenants: {a: {defaults: {resources: {size: small}}}}",
+            "defaults.resources.size: 'small' cannot be",
+        ),
+        ("tenants: {a: {defaults: {resources: {cpus: x}}}}", "tenants.a.defaults.resources.cpus: 'x'"),
+        ("tenants: {a: {defaults: {command: x}}}", "tenants.a.defaults.command"),
         ("tenants: {a: {}, a: {}}", "a"),
         ("tenants: {", "tenants.yaml"),
     ],
@@ -161,3 +177,35 @@ def test_a_process_that_finds_a_wrong_file_knows_the_tenants_of_the_others(
     ledger.tenants.put(Tenancy({"vision": Tenant()}))
     kept = tenancy_of(settings, lambda: ledger)
     assert (kept.names, "cannot be read" in str(kept.problem)) == (("vision",), True)
+
+
+VISION = """
+tenants:
+  vision:
+    defaults:
+      priority: low
+      resources: {cpus: 2, memory: 8GiB}
+      env: {A: "1", B: "2"}
+"""
+
+
+def job(**fields: Any) -> Manifest:
+    return parse({"name": "x", "tenant": "vision", "image": "i", "command": "true", **fields})
+
+
+def test_a_tenants_defaults_stand_for_what_a_manifest_leaves_out() -> None:
+    tenancy = parse_tenants(VISION)
+    found = completed(job(resources={"gpus": 1, "cpus": 4}, env={"B": "3"}), tenancy)
+    assert found.priority == "low"
+    assert (found.resources.gpus, found.resources.cpus, found.resources.memory_bytes) == (1, 4, 8 * 1024**3)
+    assert found.env == {"A": "1", "B": "3"}
+    assert completed(job(priority="normal"), tenancy).priority == "normal"  # also where that is the manifest's default
+    assert completed(found, tenancy) == found
+    assert Tenancy.from_document(tenancy.document()) == tenancy
+    assert completed(job(tenant="speech"), tenancy) == job(tenant="speech")
+
+
+def test_defaults_that_contradict_a_manifest_are_named() -> None:
+    tenancy = parse_tenants("tenants: {vision: {defaults: {resources: {gpus: 0, gpu_type: A100}}}}")
+    with pytest.raises(ManifestError, match="defaults of tenant vision"):
+        completed(job(), tenancy)

@@ -87,7 +87,7 @@ def validate(
             with Client() as client:
                 found = _judged(client, loaded)
                 if found.valid and pods:
-                    planned = client.planned(loaded.manifest.canonical())
+                    planned = client.planned(loaded.manifest.given())
             warnings += [w for w in found.warnings if w not in warnings]
             if not found.valid:
                 _refuse(str(manifest), [e.model_dump() for e in found.errors], warnings, as_json=as_json)
@@ -117,10 +117,10 @@ def _judged(client: Client, loaded: Loaded) -> Validation:
     """Return the platform's check of the manifest and of what it needs; only of the manifest, if the user may not start
     jobs."""
     try:
-        return client.possible(loaded.manifest.canonical(), secrets=loaded.secrets)
+        return client.possible(loaded.manifest.given(), secrets=loaded.secrets)
     except RefusedError as exc:
         warn(f"only the manifest was checked, not the image, the nodes, the data and the secrets it needs: {exc}")
-        return client.validate(loaded.manifest.canonical())
+        return client.validate(loaded.manifest.given())
 
 
 def _refuse(source: str, errors: list[dict[str, str]], warnings: list[str], *, as_json: bool) -> None:

@@ -74,7 +74,7 @@ def submit(
         )
     loaded = read_manifest(manifest, base)
     if params:
-        changed = parse(with_params(loaded.manifest.canonical(), params), source="--params")
+        changed = parse(with_params(loaded.manifest.given(), params), source="--params")
         loaded = replace(loaded, manifest=changed)
     folder = base_folder(manifest, base)
     health = client.check_health(on_wait)
@@ -126,7 +126,7 @@ def base_folder(manifest: str | Path | Mapping[str, Any], base: Path | None) -> 
 def ask_platform(client: Client, manifest: Manifest, *, secrets: Iterable[str] = ()) -> None:
     """Let the platform check what only it knows: tenants, images, nodes, data, and secrets other than those about to be
     made. Raises InvalidRequestError."""
-    answer = client.possible(manifest.canonical(), secrets=secrets)
+    answer = client.possible(manifest.given(), secrets=secrets)
     if not answer.valid:
         fields = tuple((error.field, error.message) for error in answer.errors)
         raise InvalidRequestError("the platform refuses the manifest; nothing was submitted", fields)
@@ -182,7 +182,7 @@ def _one_file(path: Path, limit_bytes: int) -> tuple[trees.Tree, dict[str, Path]
 
 def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Started:
     chosen = job_id or new_job_id(manifest.name, datetime.now(UTC), secrets.token_bytes(8))
-    conf = {"manifest": manifest.canonical()}
+    conf = {"manifest": manifest.given()}
     dag_id = client.dag_for(chosen, manifest.name, manifest.tenant)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:

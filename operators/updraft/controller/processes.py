@@ -64,4 +64,5 @@ def placement_of(settings: Settings, manifest: Manifest, launch: Launch) -> Plac
     return Placement(
         shared_memory_mib=None if shm is None or launch.role != TRAIN_ROLE else -(-shm // 1024**2),
         topology_labels=settings.topology_labels if launch.membership.size > 1 else (),
+        beside_learners=settings.placement == "pack" if launch.role == TRAIN_ROLE else None,
     )

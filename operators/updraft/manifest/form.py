@@ -78,7 +78,7 @@ class FormField:
 
 def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
     """Return the fields of the trigger form by name. `base` gives the default values; without it, the form is empty."""
-    raw = base.canonical() if base else {}
+    raw = base.given() if base else {}
     own = [_param_field(name, value) for name, value in (base.params if base else {}).items()]
     fields = [*own, *(_field(path, _get(raw, path), schema) for path, schema in _schemas().items())]
     if base and base.resources.size:  # the size sets these; a second value could only contradict it
@@ -161,7 +161,7 @@ def _box(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
         problem = "holds credentials, and what is written in a form is kept and shown"
         allowed = "no credentials here; submit this manifest with the CLI"
         raise ManifestError([FieldError("data_stores[0].connection", None, problem, allowed)], "form")
-    return {name: part for name, part in converted.manifest.canonical().items() if name != "tenant"}, converted.warnings
+    return {name: part for name, part in converted.manifest.given().items() if name != "tenant"}, converted.warnings
 
 
 def _empty_text(name: str, value: object, defaults: Mapping[str, Any]) -> bool:

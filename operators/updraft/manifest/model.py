@@ -536,6 +536,11 @@ class Manifest(Part):
         """
         return self.model_dump(mode="json", by_alias=True)
 
+    def given(self) -> dict[str, Any]:
+        """Return what was written, as plain JSON values, without the defaults of what was left out. `parse` makes an
+        equal manifest of them."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
     def digest(self) -> str:
         """Return the SHA-256 of the canonical JSON, in hexadecimal. Equal manifests have equal digests."""
         text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -154,7 +154,7 @@ def with_trees(manifest: Manifest, trees: Mapping[str, str]) -> Manifest:
 
     `trees` maps fields, named as by `local_sources`, to SHA-256 digests of trees.
     """
-    raw = manifest.canonical()
+    raw = manifest.given()
     for field in local_sources(manifest):
         if field not in trees:
             continue

@@ -21,7 +21,7 @@ from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft.settings import refuse_open_login
-from updraft.tenants import refusals, refuse_tenant, refuse_user
+from updraft.tenants import completed, refusals, refuse_tenant, refuse_user
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.tracking import TrackingTrigger
 
@@ -157,10 +157,10 @@ class AdmitOperator(UsesServices, BaseOperator):
             raise EndTaskError(str(exc)) from exc
         try:
             loaded = read_form(raw, defaults=self.form, tenant=self.tenant)
-            manifest = loaded.manifest
             for warning in loaded.warnings:
                 self.log.warning(warning)
             tenancy = self.services.tenancy()
+            manifest = completed(loaded.manifest, tenancy)
             refused = [
                 *refuse_tenant(manifest.tenant, self.tenant, run_key(context)[0]),
                 *refusals(manifest, tenancy),

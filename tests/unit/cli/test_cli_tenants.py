@@ -18,9 +18,8 @@ from updraft.tenants import parse_tenants
 PAGE = "docs/howto/tenants.md"
 
 
-def shown() -> str:
-    (block,) = [block for block in pages.blocks(PAGE) if block.language == "yaml"]
-    return block.text
+def shown(number: int = 0) -> str:
+    return [block for block in pages.blocks(PAGE) if block.language == "yaml"][number].text
 
 
 def test_the_file_of_the_page_is_right(run: Run, tmp_path: Path) -> None:
@@ -31,6 +30,11 @@ def test_the_file_of_the_page_is_right(run: Run, tmp_path: Path) -> None:
     found = json.loads(run("tenants", "check", str(tmp_path / "tenants.yaml"), "--json").out)
     assert found["tenants"]["vision"]["quota"] == {"gpu": 8, "A100": 4, "cpu": 20}
     assert parse_tenants(shown()).administrators == ("admin",)
+
+
+def test_the_defaults_of_the_page_are_right(run: Run) -> None:
+    [defaults] = [tenant.defaults for tenant in parse_tenants(shown(1)).tenants.values()]
+    assert set(defaults.given()) == set(type(defaults).model_fields)
 
 
 def test_a_wrong_file_is_told_by_field(run: Run, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_script_is_submitted_with_its_folder(airflow: FakeAirflow, tmp_path: P
     (tmp_path / "helper.py").write_text("")
     make_client(airflow).train(tmp_path / "my_fit.py", image="example/mine:1")
     manifest = submitted(airflow)
-    assert (manifest["name"], manifest["image"], manifest["framework"]) == ("my-fit", "example/mine:1", None)
+    assert (manifest["name"], manifest["image"], manifest.get("framework")) == ("my-fit", "example/mine:1", None)
     (tree,) = airflow.trees.values()
     assert sorted(file["path"] for file in tree["files"]) == ["helper.py", "my_fit.py"]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from updraft.controller.processes import placement_of
 from updraft.controller.programs import program_of
 from updraft.controller.specs import JobFacts, spec_of
 from updraft.kubernetes.launch import LaunchSpec, Program, objects_of
@@ -114,10 +117,24 @@ def test_learners_prefer_nodes_near_each_other() -> None:
     first, second = objects_of(spec(site, learners=2)).pods
     assert first["spec"]["affinity"] == second["spec"]["affinity"]
     terms = first["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert [(t["weight"], t["podAffinityTerm"]["topologyKey"]) for t in terms] == [
+    assert [(t["weight"], t["podAffinityTerm"]["topologyKey"]) for t in terms[1:]] == [
         (100, "example.org/rack"),
         (50, "topology.kubernetes.io/zone"),
     ]
-    assert terms[0]["podAffinityTerm"]["labelSelector"]["matchLabels"] == launch(2).labels()
+    assert terms[1]["podAffinityTerm"]["labelSelector"]["matchLabels"] == launch(2).labels()
     (alone,) = objects_of(spec(site)).pods
-    assert "affinity" not in alone["spec"]
+    assert len(alone["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]) == 1
+
+
+@pytest.mark.parametrize(("policy", "kind"), [("pack", "podAffinity"), ("spread", "podAntiAffinity")])
+def test_learners_of_all_tenants_share_nodes_or_do_not(policy: str, kind: str) -> None:
+    (pod,) = objects_of(spec(settings(placement=policy))).pods
+    ((name, preferences),) = pod["spec"]["affinity"].items()
+    assert name == kind
+    [preference] = preferences["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preference["podAffinityTerm"] == {
+        "labelSelector": {"matchLabels": {"updraft.dev/role": "train"}},
+        "namespaceSelector": {},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    assert placement_of(settings(placement=policy), manifest(), launch(1, "evaluate")).beside_learners is None

@@ -105,6 +105,8 @@ def test_the_canonical_form_is_the_manifest_again(raw: dict[str, Any]) -> None:
     assert parse(canonical) == manifest
     assert parse(json.loads(json.dumps(canonical))).canonical() == canonical
     assert parse(canonical).digest() == manifest.digest()
+    assert parse(manifest.given()).digest() == manifest.digest()
+    assert "priority" not in parse(SMALL).given()
 
 
 def test_the_digest_changes_with_any_value_and_not_with_the_writing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -12,6 +14,7 @@ from updraft.api.depends import PartsDep
 from updraft.api.errors import manifest_fields
 from updraft.api.parts import Parts
 from updraft.manifest import (
+    Loaded,
     Manifest,
     ManifestError,
     export_image_of,
@@ -34,13 +37,20 @@ router = APIRouter(tags=["manifests"])
 def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Depends(manifest_body)]) -> Validation:
     """Validate a manifest without looking at the client's files. Stores nothing."""
     try:
-        loaded = parse_any(manifest)
+        loaded = read(manifest, parts)
     except ManifestError as exc:
         return Validation(valid=False, errors=tuple(manifest_fields(exc)))
     wrong = refusals(loaded.manifest, parts)
     return Validation(
         valid=wrong is None, errors=tuple(manifest_fields(wrong)) if wrong else (), warnings=loaded.warnings
     )
+
+
+def read(manifest: Mapping[str, Any], parts: Parts) -> Loaded:
+    """Return the manifest of a request with the defaults of its tenant, as it would be run. Raises ManifestError."""
+    loaded = parse_any(manifest)
+    tenancy = parts.deadline.call("ledger", parts.tenancy)
+    return replace(loaded, manifest=tenants.completed(loaded.manifest, tenancy))
 
 
 def refusals(manifest: Manifest, parts: Parts) -> ManifestError | None:

@@ -14,7 +14,7 @@ from updraft.api.deadline import import_client
 from updraft.api.depends import PartsDep
 from updraft.api.errors import manifest_fields
 from updraft.api.parts import Parts
-from updraft.api.routes.manifests import refusals
+from updraft.api.routes.manifests import read, refusals
 from updraft.controller import queueing
 from updraft.controller.planned import planned_objects
 from updraft.controller.programs import git_proxies
@@ -22,7 +22,7 @@ from updraft.exceptions import DataError, NotFoundError, RefusedError
 from updraft.kubernetes.base_pod import base_pod_outside_a_task
 from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch
-from updraft.manifest import Manifest, ManifestError, image_of, named_secrets, parse_any
+from updraft.manifest import Manifest, ManifestError, image_of, named_secrets
 from updraft.schemas import FieldError, Planned, PlannedRole, PossibleBody, Validation
 
 LOCAL_NODE = "updraft.dev/local"  # label of a node that has its images from a catalogue and pulls none
@@ -41,7 +41,7 @@ def possible(
     """Check whether the platform can run the manifest, and everything that /validate checks. Needs the right to start
     jobs, because the answer reveals what exists. Stores nothing."""
     try:
-        loaded = parse_any(body.manifest)
+        loaded = read(body.manifest, parts)
     except ManifestError as exc:
         return Validation(valid=False, errors=tuple(manifest_fields(exc)))
     manifest = loaded.manifest
@@ -72,7 +72,7 @@ def planned(
     numbers of a job that loses nothing. The pods are what this api-server's `pod_mutation_hook` and proxy variables
     make of them: give the api-server the same Airflow settings and environment as the workers, which launch.
     """
-    manifest = parse_any(body.manifest).manifest
+    manifest = read(body.manifest, parts).manifest
     if (wrong := refusals(manifest, parts)) is not None:
         raise wrong
     check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
