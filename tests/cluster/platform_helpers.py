@@ -43,8 +43,12 @@ SETTINGS = {
     "UPDRAFT_DEPLOY_TIMEOUT_SECONDS": "120",  # of 600: a test waits for its end
     # Of 900. A runtime may lose a program's end, and its pod is there for as long.
     "UPDRAFT_STORE_GRACE_SECONDS": "120",
+    "UPDRAFT_TRUSTED_TENANTS": "true",  # a test adds tenants to the one that there is
+    "UPDRAFT_LEAST_RUN_MINUTES": "0",
     "UPDRAFT_NODE_CACHE_CLAIM": "node-cache",  # a test makes it; only jobs that stream or mount data use it
 }
+TENANTS_FILE = "tenants.yaml"  # in the platform's home
+ONE_TENANT = "administrators: [admin]\ntenants: {default: {}}\n"
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -223,7 +227,8 @@ def beside(cluster: Cluster, account: Account) -> Iterator[OwnPlatform]:
         (home / name).symlink_to(PREPARED / name, target_is_directory=True)
     for file in (REPOSITORY / "jobs" / "data" / "digits").iterdir():
         shutil.copy(file, data / file.name)
-    user = account.with_platform(home, SETTINGS)
+    (tenants := home / TENANTS_FILE).write_text(ONE_TENANT)
+    user = account.with_platform(home, {**SETTINGS, "UPDRAFT_TENANTS_FILE": str(tenants)})
     witness = Witness(cluster.layout.kubeconfig, NAMESPACE)
     try:
         user.shell(account_helpers.steps().up.replace(account_helpers.REGISTRY, ""), within_seconds=UP_SECONDS)

@@ -1,0 +1,90 @@
+"""Three tenants on the cluster of `make cluster`: namespaces of their own, and GPUs that are lent and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from account_helpers import Account
+from cluster_helpers import eventually
+from platform_helpers import ONE_TENANT, TENANTS_FILE, OwnPlatform
+from system_helpers import REPOSITORY
+
+from updraft.ledger import Ledger, Use
+
+pytestmark = pytest.mark.cluster
+H100 = "nvidia-h100"
+GPUS = 2  # of this type, all on one node
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+RULES = f"""
+administrators: [admin]
+tenants:
+  default: {{}}
+  vision:
+    quota: {{{H100}: {GPUS}}}
+    defaults: {{resources: {{gpu_type: {H100}}}, env: {{TEAM: vision}}}}
+  speech:
+    quota: {{{H100}: 0}}
+    defaults: {{resources: {{gpu_type: {H100}}}}}
+"""
+
+
+@pytest.fixture
+def three(own_platform: OwnPlatform, account: Account) -> Iterator[None]:
+    """An administrator makes the namespaces, and the platform reads its file again."""
+    file = own_platform.home / TENANTS_FILE
+    file.write_text(RULES)
+    try:
+        account.shell(f"updraft tenants apply {file}")
+        eventually(lambda: {t.name for t in own_platform.client.tenants().tenants} == {"default", "vision", "speech"})
+        yield
+    finally:
+        file.write_text(ONE_TENANT)
+        account.shell("kubectl delete namespace --ignore-not-found updraft-vision updraft-speech")
+
+
+def counts(name: str, tenant: str, learners: int, gpus: int) -> dict[str, Any]:
+    """A job of ten steps with a checkpoint after each, which leaves when it is asked to."""
+    return {
+        "name": name,
+        "tenant": tenant,
+        "framework": {"name": "shell"},
+        "code": "shell-hello",
+        "command": "sh count.sh",
+        "params": {"pause_seconds": 6 if gpus else 1},
+        "resources": {"learners": learners, "cpus": 0.1, "memory": "128MiB", "gpus": gpus},
+        "data": [{"source": "s3://datasets/digits/", "as": "training"}],
+        "checkpoints": {"every": "1s", "keep": {"latest": 2}},
+    }
+
+
+def test_what_was_lent_is_taken_back_on_the_cluster(own_platform: OwnPlatform, account: Account, three: None) -> None:
+    client = own_platform.client
+
+    def submit(*shape: Any) -> str:
+        return own_platform.submit(counts(*shape), REPOSITORY / "jobs")
+
+    borrowers = [submit(f"borrows-{number}", "speech", 1, 1) for number in range(GPUS)]
+    for job in borrowers:
+        eventually(lambda job=job: client.checkpoints(job).checkpoints, within_seconds=300)  # type: ignore[misc]
+    owner, beside = submit("owns", "vision", GPUS, 1), submit("beside", "default", 1, 0)
+    eventually(lambda: client.job(owner).state == "PROCESSING", within_seconds=300)
+    pods = account.shell("kubectl get pods --all-namespaces --no-headers --selector updraft.dev/role=train")
+    assert f"updraft-vision {owner}" in " ".join(pods.split())
+    assert "updraft-speech" not in pods, "both borrowers had to leave: the gang needs both GPUs"
+    for job in (*borrowers, owner, beside):
+        assert own_platform.end(job).state == "COMPLETED", own_platform.explained(job)
+    assert client.manifest(owner)["env"] == {"TEAM": "vision"}
+    for job in borrowers:
+        first, second = [attempt for attempt in client.attempts(job).attempts if attempt.role == "train"]
+        assert (first.cause, first.label) == ("preempted", "grant.reclaimed")
+        assert second.resume is not None
+    held = Ledger(f"sqlite:///{own_platform.home / 'ledger.db'}").queue.used(LONG_AGO)
+    for at in {use.granted_at for use in held}:
+        assert sum(use.learners * use.gpus for use in held if use.gpu_type == H100 and _held(use, at)) <= GPUS
+
+
+def _held(use: Use, at: datetime) -> bool:
+    return use.granted_at <= at and (use.released_at is None or use.released_at > at)
