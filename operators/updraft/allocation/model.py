@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Literal
@@ -133,6 +133,11 @@ class Node:
     grows: bool = False  # not there yet: its pool gets it when pods need it
     opening: str = ""  # when its pool gets it, if not now
     used: Amounts = (0, 0, 0)  # what pods of other workloads take
+
+    @cached_property
+    def kind(self) -> Node:
+        """Return what makes nodes alike."""
+        return replace(self, name="", used=(0, 0, 0))
 
     @cached_property
     def amounts(self) -> Amounts:

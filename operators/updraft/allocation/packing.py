@@ -31,14 +31,14 @@ class Room:
         left: The number of nodes by kind and amounts.
     """
 
-    def __init__(self, kinds: Sequence[Node], left: dict[Spot, int], takes: dict[object, bool] | None = None) -> None:
+    def __init__(self, kinds: Sequence[Node], left: dict[Spot, int], known: dict[object, bool] | None = None) -> None:
         self.kinds, self.left = kinds, left
-        self._takes: dict[object, bool] = {} if takes is None else takes
+        self._known: dict[object, bool] = {} if known is None else known
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Room:
         """Return the nodes with all of their amounts."""
-        counted = Counter((_kind(node), node.left) for node in nodes)
+        counted = Counter((node.kind, node.left) for node in nodes)
         kinds = list(dict.fromkeys(kind for kind, _ in counted))
         numbers = {kind: number for number, kind in enumerate(kinds)}
         return cls(kinds, {(numbers[kind], left): count for (kind, left), count in counted.items()})
@@ -61,10 +61,9 @@ class Room:
         have been placed."""
         need, left = request.amounts, request.learners
         while left:
-            spots = [spot for spot in self.left if self._holds(spot, request)]
-            if not spots:
+            best = self._tightest(request)
+            if best is None:
                 return False
-            best = min(spots, key=lambda spot: _slack(self.kinds[spot[0]], spot[1], need))
             # A gang's learners are alike, and the tightest node only gets tighter: place as many as fit at once.
             most = _times(need, best[1]) or left
             times, nodes = min(left, most), min(self.left[best], left // most) or 1
@@ -77,27 +76,36 @@ class Room:
         return True
 
     def copy(self) -> Room:
-        return Room(self.kinds, dict(self.left), self._takes)
+        return Room(self.kinds, dict(self.left), self._known)
 
-    def _holds(self, spot: Spot, request: GangRequest) -> bool:
-        need, free = request.amounts, spot[1]
-        if need[0] > free[0] or need[1] > free[1] or need[2] > free[2]:
-            return False
-        key = (spot[0], request.gpus > 0, request.gpu_type, request.placement)
-        if (takes := self._takes.get(key)) is None:
-            takes = self._takes[key] = _takes(self.kinds[spot[0]], request)
+    def _tightest(self, request: GangRequest) -> Spot | None:
+        """Return the best place for a learner; None if no node holds it. This is the planner's innermost loop."""
+        need, best, least = request.amounts, None, None
+        cpus, memory, gpus = need
+        for spot in self.left:
+            number, free = spot
+            if cpus > free[0] or memory > free[1] or gpus > free[2] or not self._takes(number, request):
+                continue
+            slack = _slack(self.kinds[number], free, need)
+            if least is None or slack < least:
+                best, least = spot, slack
+        return best
+
+    def _takes(self, number: int, request: GangRequest) -> bool:
+        key = (number, request.gpus > 0, request.gpu_type, request.placement)
+        if (takes := self._known.get(key)) is None:
+            takes = self._known[key] = _takes(self.kinds[number], request)
         return takes
 
 
-def fits(requests: Sequence[GangRequest], nodes: Sequence[Node], *, search: bool = True) -> bool:
-    """Return whether all learners of all requests can be placed on the nodes at the same time. `search` is as for
-    `free_after`."""
-    return free_after(requests, nodes, search=search) is not None
+def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
+    """Return whether all learners of all requests can be placed on the nodes at the same time."""
+    return free_after(requests, nodes) is not None
 
 
 def kinds_of(nodes: Iterable[Node]) -> Counter[Node]:
     """Return the kinds of nodes as if all were ready, and how many there are of each."""
-    return Counter(replace(_kind(node), ready=True) for node in nodes)
+    return Counter(replace(node.kind, ready=True) for node in nodes)
 
 
 def never_fits(request: GangRequest, nodes: Iterable[Node]) -> bool:
@@ -123,26 +131,36 @@ def holds_one(node: Node, request: GangRequest) -> bool:
     return need[0] <= there[0] and need[1] <= there[1] and need[2] <= there[2] and _takes(node, request)
 
 
-def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node], *, search: bool = True) -> Room | None:
-    """Return what is left when all requests are placed; None if no placement was found. `search`: whether to search for
-    one where the usual orders find none, which takes a hundred times as long."""
+def free_after(
+    requests: Sequence[GangRequest], nodes: Sequence[Node], *, whole: Room | None = None, search: bool = True
+) -> Room | None:
+    """Return what is left when all requests are placed; None if no placement was found.
+
+    Args:
+        whole: `Room.of(nodes)`, for those who ask often.
+        search: Whether to search for a placement where the usual orders find none, which takes a hundred times as long.
+    """
     if not sums_allow(requests, nodes):
         return None
-    total = [max(1, sum(node.left[i] for node in nodes)) for i in range(3)]
-
-    def dominant_share(request: GangRequest) -> float:
-        return max(amount / whole for amount, whole in zip(request.amounts, total, strict=True))
+    cpus, memory, gpus = (max(1, sum(node.left[i] for node in nodes)) for i in range(3))
 
     # Gangs with the fewest possible nodes first; among these the largest first.
-    by_share = sorted(requests, key=lambda r: (*_narrow(r), dominant_share(r)), reverse=True)
-    by_memory = sorted(requests, key=lambda r: (*_narrow(r), r.memory_mib, r.cpus), reverse=True)
-    by_cpus = sorted(requests, key=lambda r: (*_narrow(r), r.cpus, r.memory_mib), reverse=True)
-    start = Room.of(nodes)
-    for order in (by_share, by_memory, by_cpus):
-        room = start.copy()
-        if all(room.add(request) for request in order):
+    def by_share(request: GangRequest) -> tuple[float, ...]:
+        need = request.amounts
+        return (*_narrow(request), max(need[0] / cpus, need[1] / memory, need[2] / gpus))
+
+    def by_memory(request: GangRequest) -> tuple[float, ...]:
+        return (*_narrow(request), request.memory_mib, request.cpus)
+
+    def by_cpus(request: GangRequest) -> tuple[float, ...]:
+        return (*_narrow(request), request.cpus, request.memory_mib)
+
+    whole = whole or Room.of(nodes)
+    for key in (by_share, by_memory, by_cpus):
+        room = whole.copy()
+        if all(room.add(request) for request in sorted(requests, key=key, reverse=True)):
             return room
-    return _search(by_share, nodes) if search else None
+    return _search(sorted(requests, key=by_share, reverse=True), nodes) if search else None
 
 
 def add_to(room: Room, request: GangRequest) -> Room | None:
@@ -162,11 +180,6 @@ def sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
         <= sum(node.left[2] for node in nodes if node.gpu_type == kind)
         for kind in types
     )
-
-
-def _kind(node: Node) -> Node:
-    """Return what makes nodes alike."""
-    return replace(node, name="", used=(0, 0, 0))
 
 
 def _narrow(request: GangRequest) -> tuple[bool, bool, int]:
@@ -240,7 +253,7 @@ def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> Room | None:
 
 def _room_of(nodes: Sequence[Node], free: Sequence[Amounts]) -> Room:
     """Return what is left on each node, counted by kind."""
-    kinds = list(dict.fromkeys(map(_kind, nodes)))
+    kinds = list(dict.fromkeys(node.kind for node in nodes))
     numbers = {kind: number for number, kind in enumerate(kinds)}
-    left = Counter((numbers[_kind(node)], there) for node, there in zip(nodes, free, strict=True))
+    left = Counter((numbers[node.kind], there) for node, there in zip(nodes, free, strict=True))
     return Room(kinds, dict(left))

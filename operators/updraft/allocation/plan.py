@@ -37,7 +37,6 @@ from updraft.allocation.packing import (
     Room,
     add_to,
     exceeds,
-    fits,
     free_after,
     holds_one,
     kinds_of,
@@ -92,13 +91,13 @@ class _Round:
         capacity = _with_labels_of(capacity, [*self._running, *queue])
         self._ready = capacity.open_to(request.placement for request in (*self._running, *queue))
         self._shares = Shares(policy.tenants, capacity.nodes, self._running, past)
-        self._free = free_after(self._running, self._ready)
         self._nodes, self._everything = capacity.nodes, kinds_of(capacity.nodes)
         self._smallest_disk = min((node.disk_mib or 0 for node in capacity.nodes), default=0)
         # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
         self._answers: dict[Hashable, _Answers] = {}
         self._waits = False  # whether a job waits for room
         self._whole = Room.of(self._ready)
+        self._free = free_after(self._running, self._ready, whole=self._whole)
         self._kinds = self._whole.kinds
         self._counts = self._whole.counts()
         self._replaced = 0
@@ -211,7 +210,7 @@ class _Round:
             left = add_to(self._free, request) if self._free is not None else None
             if left is None and self._replaced < MOST_REPLACED:
                 self._replaced += 1
-                left = free_after([*self._running, request], self._ready)
+                left = free_after([*self._running, request], self._ready, whole=self._whole)
             return left
         # It passes jobs that wait for room if it can lie on no node that one of them can use: the cluster's own
         # scheduler chooses among all nodes that a pod may lie on.
@@ -258,7 +257,7 @@ class _Round:
 
     def _fits(self, requests: Sequence[GangRequest]) -> bool:
         """Return whether these have room together, by the usual orders only: it is asked for many sets of jobs."""
-        return fits(requests, self._ready, search=False)
+        return free_after(requests, self._ready, whole=self._whole, search=False) is not None
 
     def _ask(
         self,
