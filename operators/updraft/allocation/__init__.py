@@ -19,7 +19,7 @@ from updraft.allocation.model import (
     Reclaim,
     Waiting,
 )
-from updraft.allocation.packing import fits, never_fits
+from updraft.allocation.packing import fits, holds_one, never_fits
 from updraft.allocation.placement import Placement
 from updraft.allocation.plan import learner_text, plan_admissions
 from updraft.tenants import PRIORITIES, Priority
@@ -40,6 +40,7 @@ __all__ = [
     "Waiting",
     "estimate_starts",
     "fits",
+    "holds_one",
     "learner_text",
     "never_fits",
     "plan_admissions",

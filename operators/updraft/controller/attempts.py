@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from updraft.checkpoints import learner_of
 from updraft.controller import pods as guarded
+from updraft.controller import queueing
 from updraft.controller.records import launch_of, learners_of, manifest_of, memory_limit_mib
 from updraft.exceptions import StaleAttemptError
 from updraft.kubernetes import gang, quota
@@ -231,8 +232,22 @@ def _following(
         app_attempts=0 if budget.app_attempts is None else budget.app_attempts,
     )
     preempted = sum(a.outcome == FailureClass.PREEMPTED and a.label != RECLAIMED for a in ended)
-    had_room = any(a.label not in (NO_ROOM, NO_QUOTA, MEANINGS[EndKind.LATE].label) for a in ended)
-    return decide(outcome, losses, budgets, preempted_before=preempted, had_room=had_room)
+    room = outcome.label != NO_ROOM or _room_may_come(services, job, launch.role, ended)
+    return decide(outcome, losses, budgets, preempted_before=preempted, room_may_come=room)
+
+
+def _room_may_come(services: Services, job: Job, role: str, ended: Sequence[Attempt]) -> bool:
+    """Return whether the role has had room in the cluster before, or other jobs hold some that they will give back, or
+    a pool can get nodes for it."""
+    from updraft.allocation import holds_one
+    from updraft.kubernetes.capacity import capacity_of
+
+    if any(attempt.label not in (NO_ROOM, NO_QUOTA, MEANINGS[EndKind.LATE].label) for attempt in ended):
+        return True
+    if any(row.granted_at is not None and row.request.job_id != job.id for row in services.ledger.queue.listing()):
+        return True
+    request = queueing.place_of(job, role=role)
+    return any(holds_one(node, request) for node in capacity_of((), services.settings).nodes)
 
 
 def _age_seconds(attempt: Attempt, now: datetime) -> float:

@@ -87,15 +87,16 @@ def decide(
     budgets: Budgets,
     *,
     preempted_before: int = 0,
-    had_room: bool = False,
+    room_may_come: bool = False,
 ) -> Relaunch | Stop:
     """Return whether a role is launched again after its newest attempt ended with `outcome`.
 
     `losses`: the earlier attempts that were lost; `preempted_before`: how many earlier attempts were preempted;
-    `had_room`: whether an earlier attempt of the role had room in the cluster.
+    `room_may_come`: whether an earlier attempt of the role had room in the cluster, or others may leave, or the cluster
+    may grow.
 
-    A preemption uses no budget, but repeated ones wait longer each time. The same is true for a lack of room, once the
-    role has shown that it fits the cluster: others will leave. A person may raise a quota at any time, so the job waits
+    A preemption uses no budget, but repeated ones wait longer each time. The same is true for a lack of room, as
+    long as room may come. A person may raise a quota at any time, so the job waits
     for it from the first launch on, in the queue and without its grant (`releases_grant`). Losses to infrastructure
     that are older than a day no longer count, and their nodes are no longer avoided.
     """
@@ -104,7 +105,7 @@ def decide(
         return _again(outcome, losses, 0.0, "preempted, which is no loss", "in the queue again")
     if outcome.cause is FailureClass.PREEMPTED:
         return _again(outcome, losses, INFRA_BACKOFF.seconds(preempted_before), "preempted, which is no loss")
-    waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if had_room else {})}
+    waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if room_may_come else {})}
     if outcome.label in waited_for:
         waits = 1 + sum(loss.label in waited_for for loss in losses)
         kind = f"{waited_for[outcome.label]}, which is no loss"

@@ -3,6 +3,7 @@ quotas, which a person may raise."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +25,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.ledger import NewJob
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
+from updraft.settings import settings
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
@@ -57,6 +59,34 @@ def test_a_job_that_never_fitted_is_given_up_with_the_schedulers_words(make_plat
     assert platform.job.state is State.FAILED
     assert labels(platform) == ["pod.no_room"] * 6
     assert "budget.infra_attempts allows 5" in platform.job.reason
+
+
+def other_job(platform: Platform) -> None:
+    """Another job has been granted room."""
+    book = platform.ledger
+    room = capacity_from_nodes(platform.cluster._plain(platform.cluster.list_node())["items"])
+    book.jobs.record(NewJob("other", "audio", "other", "train_model", "other", {}, "bob"))
+    book.queue.enqueue("other", GangRequest("other", 1, 0.1, 1, 0, None, book.now()))
+    assert try_admit(book, "other", room).granted
+
+
+@pytest.mark.parametrize("why", ["another job", "a pool"])
+def test_a_job_is_not_given_up_while_others_may_leave_or_a_pool_may_grow(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    crowded = dict.fromkeys(range(1, 9), finds_no_room)
+    story = Story({**crowded, 9: exits(137), 10: succeed}, manifest={"budget": {"infra_attempts": 1}})
+    if why == "a pool":
+        amounts = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "100Gi"}
+        pool = {"name": "spare", "most": 1, "labels": {"pool": "spare"}, "allocatable": amounts}
+        monkeypatch.setenv("UPDRAFT_SCALABLE_POOLS", json.dumps([pool]))
+        settings.cache_clear()
+    platform = begun(make_platform, story)
+    if why == "another job":
+        other_job(platform)
+    trained(platform, Driver(platform, story))
+    assert platform.job.state is State.COMPLETED
+    assert labels(platform)[:8] == ["pod.no_room"] * 8
 
 
 def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make) -> None:

@@ -112,10 +112,10 @@ def test_a_preemption_costs_nothing_but_waits_when_it_comes_again() -> None:
 def test_a_want_of_room_costs_nothing_once_there_was_room() -> None:
     full = Outcome(FailureClass.INFRASTRUCTURE, "1 Insufficient cpu", label="pod.no_room", action=Action.RELAUNCH)
     waits = [Loss(number, FailureClass.INFRASTRUCTURE, "pod.no_room") for number in range(2, 9)]
-    assert decide(full, waits, Budgets(infra_attempts=0), had_room=True) == Relaunch(
+    assert decide(full, waits, Budgets(infra_attempts=0), room_may_come=True) == Relaunch(
         300.0, "no room so far, which is no loss: launched again in 300 s"
     )
-    assert decide(INFRA, waits, Budgets(infra_attempts=1), had_room=True) == Relaunch(
+    assert decide(INFRA, waits, Budgets(infra_attempts=1), room_may_come=True) == Relaunch(
         0.0, "infrastructure loss 1 of 1: launched again at once, away from n1", ("n1",)
     )
     assert isinstance(decide(full, waits, Budgets()), Stop)
