@@ -176,7 +176,8 @@ def test_a_schedule_of_a_manifest_is_its_dags(seen: dict[str, Any]) -> None:
 
 def test_the_form_of_a_manifest_holds_its_values(seen: dict[str, Any]) -> None:
     form = seen["dags"]["job_nightly"]["params"]
-    assert (form["name"], form["command"], form["resources_learners"]) == ("nightly", "true", 1)
+    assert (form["name"], form["command"]) == ("nightly", "true")
+    assert form["resources_learners"] is None  # what a manifest leaves out is decided when a run begins
 
 
 @pytest.mark.parametrize("path", sorted(DAGS.glob("*.py")), ids=lambda path: path.name)
