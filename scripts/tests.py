@@ -1,6 +1,7 @@
-"""Run all tests: quick ones on every core, then those with real processes, then PyTorch's in its own environment.
+"""Run all tests: quick ones on every core, then those of the ledger on a PostgreSQL that they start, then those with
+real processes, then PyTorch's in its own environment.
 
-    python scripts/tests.py [pytest arguments, for all three]
+    python scripts/tests.py [pytest arguments, for all of them]
 
 The environments are those that `python -m updraft.stack prepare` builds. With UPDRAFT_TORCH_INDEX the last one is not
 built, and this says so: its tests are skipped, not passed.
@@ -19,12 +20,17 @@ QUICK = "not system and not cluster and not containers"
 NO_TESTS = 5  # pytest's exit code when everything was deselected
 
 
+LEDGER = "tests of the ledger on PostgreSQL"
+ENVIRONMENT = {LEDGER: {"UPDRAFT_TEST_POSTGRES": "own"}}
+
+
 def suites(home: Path) -> list[tuple[str, list[str]]]:
     """Name and command of each; a suite without a command is skipped, and its name says why."""
     pytest = [sys.executable, "-m", "pytest"]
     torch = home / "envs" / "torch-tests" / "bin" / "python"
     found = [
         ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "worksteal", "-m", QUICK]),
+        (LEDGER, [*pytest, "-q", "-p", "no:cacheprovider", "tests/unit/ledger"]),
         (
             "tests with real processes",
             [
@@ -54,7 +60,9 @@ def main(arguments: list[str]) -> int:
             summary.append(name)
             continue
         started = time.monotonic()
-        code = subprocess.run([*command, *arguments], cwd=REPOSITORY, check=False).returncode
+        code = subprocess.run(
+            [*command, *arguments], cwd=REPOSITORY, env=os.environ | ENVIRONMENT.get(name, {}), check=False
+        ).returncode
         ok = code == 0 or (code == NO_TESTS and bool(arguments))
         failed = failed or not ok
         summary.append(f"{name}: {'passed' if ok else f'FAILED ({code})'} in {time.monotonic() - started:.0f} s")

@@ -168,7 +168,7 @@ def take_place(connection: Connection, job_id: str, reason: str, now: datetime) 
     return True
 
 
-def plan(connection: Connection, decide: Decide, now: datetime) -> None:
+def plan(connection: Connection, decide: Decide, clock: Callable[[], datetime]) -> None:
     """Write what `decide` makes of the queue and of what is granted: grants to every job whose turn it is, and for each
     other one its place and why it waits.
 
@@ -176,6 +176,10 @@ def plan(connection: Connection, decide: Decide, now: datetime) -> None:
     Running jobs that have to give their room back are asked to.
     """
     _lock(connection)
+    # Not before the newest release: the process that wrote it has another clock, and what one job holds after another
+    # would overlap in the history.
+    released = connection.execute(select(func.max(uses.c.released_at))).scalar_one()
+    now = max(clock(), released) if released else clock()
     waiting = _waiting(connection)
     planned = decide([_request(row) for row in waiting.values()], live_grants(connection))
     for each in planned.reclaimed:
@@ -224,6 +228,7 @@ def news(connection: Connection, since: int | None) -> QueueNews:
 
 def release(connection: Connection, job_id: str, now: datetime) -> bool:
     """Give back what was granted, or leaves the queue. Whether there was anything to give back."""
+    _lock(connection)  # or two that release it at once would both write down what it held
     live = (grants.c.job_id == job_id) & grants.c.released_at.is_(None)
     row = connection.execute(select(grants).where(live)).one_or_none()
     if row is None:

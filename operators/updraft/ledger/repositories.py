@@ -280,7 +280,7 @@ class Queue(_Repository):
         `decide` is called under the lock of the queue, with the requests in their order and what is granted.
         """
         with self._writing() as connection:
-            admission.plan(connection, decide, self._clock())
+            admission.plan(connection, decide, self._clock)
 
     def hold(self, problem: str) -> None:
         """Let each job in the queue wait for this reason while the capacity is unknown."""

