@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Literal
 
-from updraft.allocation.placement import Placement
+from updraft.allocation.placement import ANYWHERE, Placement
 from updraft.taints import Taint
 from updraft.tenants import CPU, GPU, PRIORITIES, Priority, Tenant
 
@@ -25,7 +25,13 @@ LEAST_RUN = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class GangRequest:
-    """A gang that wants to start: the number of learners, and what each of them needs."""
+    """A gang that wants to start: the number of learners, and what each of them needs.
+
+    `amounts` is what one learner needs. `devices` is what the whole gang takes of its quota, by kind of device:
+    its GPUs, or its learners if they have none; a GPU counts as `gpu`, and as its type if the gang names one. Gangs of
+    the same `kind` are equal for the question whether there is room for them. The planner reads these three more often
+    than all else.
+    """
 
     job_id: str
     learners: int
@@ -35,15 +41,29 @@ class GangRequest:
     gpu_type: str | None
     requested_at: datetime
     disk_mib: int = 0  # per learner; 0: the platform's default limit, which every node has
-    placement: Placement = field(default_factory=Placement)
+    placement: Placement = ANYWHERE
     priority: Priority = "normal"
     tenant: str = "default"
+
+    kind: Hashable = field(init=False, repr=False, compare=False)
+    amounts: Amounts = field(init=False, repr=False, compare=False)
+    devices: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.learners < 1:
             raise ValueError(f"learners of {self.job_id} is {self.learners}; at least 1 is needed")
         if not math.isfinite(self.cpus) or min(self.cpus, self.memory_mib, self.gpus, self.disk_mib) < 0:
             raise ValueError(f"resources of {self.job_id} must be finite and not negative")
+        amounts = (math.ceil(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
+        kind = (self.learners, amounts, self.gpu_type, self.disk_mib, self.placement)
+        if not self.gpus:
+            devices = {CPU: self.learners}
+        else:
+            devices = {GPU: (gpus := self.learners * self.gpus)}
+            if self.gpu_type is not None:
+                devices[self.gpu_type] = gpus
+        for name, value in (("amounts", amounts), ("kind", kind), ("devices", devices)):
+            object.__setattr__(self, name, value)  # the class is frozen
 
     def turn(self, ageing: timedelta) -> tuple[datetime, str]:
         """Return the sort key of the queue: the time of the request, which a level of priority moves by `ageing`.
@@ -51,25 +71,6 @@ class GangRequest:
         So a waiting gang rises by one level in that time, and none is overtaken for ever.
         """
         return (self.requested_at - PRIORITIES.index(self.priority) * ageing, self.job_id)
-
-    @cached_property
-    def kind(self) -> Hashable:
-        """Return what makes gangs equal for the question whether there is room for them."""
-        return self.learners, self.amounts, self.gpu_type, self.disk_mib, self.placement
-
-    @cached_property
-    def amounts(self) -> Amounts:
-        """Return what one learner needs."""
-        return (math.ceil(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
-
-    @cached_property
-    def devices(self) -> dict[str, int]:
-        """Return what the whole gang takes of its tenant's quota, by kind of device: its GPUs, or its learners if they
-        have none. A GPU counts as `gpu`, and as its type if the gang names one."""
-        if not self.gpus:
-            return {CPU: self.learners}
-        gpus = self.learners * self.gpus
-        return {GPU: gpus} if self.gpu_type is None else {GPU: gpus, self.gpu_type: gpus}
 
 
 @dataclass(frozen=True)

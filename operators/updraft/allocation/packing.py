@@ -20,6 +20,7 @@ from updraft.allocation.model import Amounts, GangRequest, Node
 
 SEARCH_STEPS = 5_000
 
+Known = dict[object, dict[int, bool]]  # by what gangs ask of nodes: the kinds of nodes, and whether they take them
 Spot = tuple[int, Amounts]  # the number of a kind of node, and what is left on such a node
 
 
@@ -31,9 +32,9 @@ class Room:
         left: The number of nodes by kind and amounts.
     """
 
-    def __init__(self, kinds: Sequence[Node], left: dict[Spot, int], known: dict[object, bool] | None = None) -> None:
+    def __init__(self, kinds: Sequence[Node], left: dict[Spot, int], known: Known | None = None) -> None:
         self.kinds, self.left = kinds, left
-        self._known: dict[object, bool] = {} if known is None else known
+        self._known: Known = {} if known is None else known
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Room:
@@ -82,20 +83,19 @@ class Room:
         """Return the best place for a learner; None if no node holds it. This is the planner's innermost loop."""
         need, best, least = request.amounts, None, None
         cpus, memory, gpus = need
+        known = self._known.setdefault((gpus > 0, request.gpu_type, request.placement), {})
         for spot in self.left:
             number, free = spot
-            if cpus > free[0] or memory > free[1] or gpus > free[2] or not self._takes(number, request):
+            if cpus > free[0] or memory > free[1] or gpus > free[2]:
+                continue
+            if (takes := known.get(number)) is None:
+                takes = known[number] = _takes(self.kinds[number], request)
+            if not takes:
                 continue
             slack = _slack(self.kinds[number], free, need)
             if least is None or slack < least:
                 best, least = spot, slack
         return best
-
-    def _takes(self, number: int, request: GangRequest) -> bool:
-        key = (number, request.gpus > 0, request.gpu_type, request.placement)
-        if (takes := self._known.get(key)) is None:
-            takes = self._known[key] = _takes(self.kinds[number], request)
-        return takes
 
 
 def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:

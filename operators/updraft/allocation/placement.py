@@ -31,12 +31,12 @@ class Placement:
     def from_json(cls, stored: Mapping[str, Any] | None) -> Placement:
         """Return what `to_json` has made; None stands for a gang that may lie anywhere."""
         if stored is None:
-            return cls()
+            return ANYWHERE
         return cls.of(dict(stored["selector"]), [Toleration.parse(text) for text in stored["tolerations"]])
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the placement as plain JSON values; None for a gang that may lie anywhere."""
-        if self == Placement():
+        if self == ANYWHERE:
             return None
         return {"selector": dict(self.selector), "tolerations": [str(each) for each in self.tolerations]}
 
@@ -48,6 +48,9 @@ class Placement:
     def text(self) -> str:
         """Return the selector as people write it: `disk=ssd, zone=a`."""
         return ", ".join(f"{key}={value}" for key, value in self.selector)
+
+
+ANYWHERE = Placement()
 
 
 def no_such_node(placement: Placement, nodes: Sequence[Node]) -> str | None:
