@@ -20,6 +20,7 @@ FIGURES = (
     "parse",
     "planning",
     "sharing",
+    "admission",
     "checkpoint_stall",
     "stream",
     "environment",

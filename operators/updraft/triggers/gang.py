@@ -125,13 +125,12 @@ class GangTrigger(UsesServices, BaseTrigger):
                     self._tell()
                     await self._wait_for_resume()
             case Queued(after):
-                again = after is not None and releases_grant(after.label)
                 if after is not None and after.label == NO_QUOTA:
                     never = await asyncio.to_thread(attempts.never_fits, self.services, self.job_id, after)
                     if never is not None:
                         await asyncio.to_thread(self._record_impossible, never)
                         return None
-                await self._wait_in_line("admitted again" if again else "resumed")
+                await self._wait_in_line()
             case LaunchDue() | BackingOff() if await asyncio.to_thread(self._gives_back):
                 self.log.info("Its room was needed: in the queue again")
             case BackingOff(after, until, reason):
@@ -227,7 +226,7 @@ class GangTrigger(UsesServices, BaseTrigger):
                     if await self._poller().asked(self.job_id):
                         break
 
-    async def _wait_in_line(self, admitted: str) -> None:
+    async def _wait_in_line(self) -> None:
         await asyncio.to_thread(requeue, self.services, self.job_id, self.role)
         with self._queue().waiting(self.job_id, f"{self.role}: in the queue") as place:
             while True:
@@ -246,7 +245,7 @@ class GangTrigger(UsesServices, BaseTrigger):
                 await place.look_again(self.log, at_first_plan=kind == "unplanned")
         self.log.info("%s: %s", kind, reason)
         if kind == "granted":
-            await asyncio.to_thread(self.services.ledger.queue.start, self.job_id, f"{admitted}: {reason}")
+            await asyncio.to_thread(self.services.ledger.queue.start, self.job_id, f"admitted again: {reason}")
         elif kind == "impossible":
             await asyncio.to_thread(self._record_impossible, reason)
 
