@@ -244,7 +244,9 @@ def test_a_job_that_the_cluster_never_has_room_for_ends_with_the_schedulers_word
     own_platform: OwnPlatform, crowded: str
 ) -> None:
     label = "pod.no_room"
-    assert own_platform.ended(crowded) == ("infrastructure", label, [label]), own_platform.explained(crowded)
+    *verdict, attempts = own_platform.ended(crowded)
+    assert verdict == ["infrastructure", label], own_platform.explained(crowded)
+    assert set(attempts) == {label}  # it is tried again while other jobs run, which may leave
     assert "Insufficient nvidia.com/gpu" in str(own_platform.client.job(crowded).reason)
     own_platform.nothing_is_left(crowded)
 

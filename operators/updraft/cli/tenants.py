@@ -103,6 +103,12 @@ def render(
     typer.echo(yaml.safe_dump_all(objects, sort_keys=False), nl=False)
 
 
+TAKE_OVER = (
+    "\nAnother manager has changed these fields. To take them over: updraft tenants render FILE | "
+    "kubectl apply --server-side --force-conflicts --field-manager=updraft-tenants --filename=-"
+)
+
+
 @tenants.command("apply")
 @handled
 def apply(
@@ -131,7 +137,9 @@ def apply(
     done = subprocess.run(command, input=json.dumps(listed), capture_output=True, text=True, check=False)
     typer.echo(done.stdout, nl=False)
     if done.returncode != 0:
-        raise UpdraftError(f"kubectl: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        advice = TAKE_OVER if "conflict" in said else ""
+        raise UpdraftError(f"kubectl: {said}{advice}")
 
 
 def _objects(file: Path, prefix: str, system: str) -> list[dict[str, Any]]:

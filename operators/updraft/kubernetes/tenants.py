@@ -54,7 +54,8 @@ def tenant_objects(
         roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT},
         subjects=[{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": system}],
     )
-    yield made("v1", "ResourceQuota", ACCOUNT, spec={"hard": {**_gpus(tenant), **COUNTS}})
+    # Beside the quota that `deploy/kustomize` or the site may have made: both hold.
+    yield made("v1", "ResourceQuota", "updraft-tenant", spec={"hard": {**_gpus(tenant), **COUNTS}})
     # For pods that are not the platform's: those of the platform say what they need.
     small = {"cpu": "100m", "memory": "128Mi"}
     limits = {"type": "Container", "defaultRequest": small, "default": {"memory": "1Gi"}}

@@ -99,5 +99,8 @@ def test_what_kubectl_says_is_the_error(run: Run, tmp_path: Path, monkeypatch: p
     printed = run("tenants", "apply", str(tmp_path / "tenants.yaml"))
     assert printed.code != 0
     assert "kubectl: namespaces is forbidden" in printed.err
+    assert "force" not in printed.err
+    kubectl(tmp_path, monkeypatch, "cat > /dev/null; echo 'Apply failed with 1 conflict' >&2; exit 1")
+    assert "--force-conflicts" in run("tenants", "apply", str(tmp_path / "tenants.yaml")).err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "kubectl is not on PATH" in " ".join(run("tenants", "apply", str(tmp_path / "tenants.yaml")).err.split())
