@@ -18,10 +18,7 @@ pytestmark = pytest.mark.cluster
 H100 = "nvidia-h100"
 GPUS = 2  # of this type, all on one node
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-RULES = f"""
-administrators: [admin]
-tenants:
-  default: {{}}
+NEW = f"""
   vision:
     quota: {{{H100}: {GPUS}}}
     defaults: {{resources: {{gpu_type: {H100}}}, env: {{TEAM: vision}}}}
@@ -34,10 +31,11 @@ tenants:
 @pytest.fixture
 def three(own_platform: OwnPlatform, account: Account) -> Iterator[None]:
     """An administrator makes the namespaces, and the platform reads its file again."""
-    file = own_platform.home / TENANTS_FILE
-    file.write_text(RULES)
+    file, new = own_platform.home / TENANTS_FILE, account.folder / TENANTS_FILE
+    file.write_text(f"administrators: [admin]\ntenants:\n  default: {{}}{NEW}")
+    new.write_text(f"tenants:{NEW}")  # the namespace of the other one is that of deploy/kustomize
     try:
-        account.shell(f"updraft tenants apply {file}")
+        account.shell(f"updraft tenants apply {new}")
         eventually(lambda: {t.name for t in own_platform.client.tenants().tenants} == {"default", "vision", "speech"})
         yield
     finally:

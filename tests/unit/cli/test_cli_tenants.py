@@ -93,6 +93,12 @@ def test_objects_of_tenants_are_applied_by_kubectl(run: Run, tmp_path: Path, mon
     assert json.loads((tmp_path / "input").read_text())["items"] == rendered
 
 
+def test_a_conflict_says_how_it_is_ended(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tenants.yaml").write_text(shown())
+    kubectl(tmp_path, monkeypatch, "cat > /dev/null; echo 'Apply failed with 1 conflict' >&2; exit 1")
+    assert "--force-conflicts" in run("tenants", "apply", str(tmp_path / "tenants.yaml")).err
+
+
 def test_what_kubectl_says_is_the_error(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tenants.yaml").write_text(shown())
     kubectl(tmp_path, monkeypatch, "cat > /dev/null; echo 'namespaces is forbidden' >&2; exit 1")
@@ -100,7 +106,5 @@ def test_what_kubectl_says_is_the_error(run: Run, tmp_path: Path, monkeypatch: p
     assert printed.code != 0
     assert "kubectl: namespaces is forbidden" in printed.err
     assert "force" not in printed.err
-    kubectl(tmp_path, monkeypatch, "cat > /dev/null; echo 'Apply failed with 1 conflict' >&2; exit 1")
-    assert "--force-conflicts" in run("tenants", "apply", str(tmp_path / "tenants.yaml")).err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "kubectl is not on PATH" in " ".join(run("tenants", "apply", str(tmp_path / "tenants.yaml")).err.split())
