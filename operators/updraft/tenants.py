@@ -263,8 +263,12 @@ def completed(manifest: Manifest, tenancy: Tenancy) -> Manifest:
     defaults = tenant.defaults.given() if tenant else {}
     if not defaults:
         return manifest
-    source = f"manifest with the defaults of tenant {manifest.tenant}"
-    return parse(_with_defaults(manifest.given(), defaults), source=source)
+    given = manifest.given()
+    whole = _with_defaults(given, defaults)
+    resources = whole.get("resources")
+    if isinstance(resources, dict) and not resources.get("gpus") and "gpu_type" not in given.get("resources", {}):
+        resources.pop("gpu_type", None)  # the type is for jobs that ask for GPUs
+    return parse(whole, source=f"manifest with the defaults of tenant {manifest.tenant}")
 
 
 def _with_defaults(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

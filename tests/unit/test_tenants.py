@@ -205,7 +205,15 @@ def test_a_tenants_defaults_stand_for_what_a_manifest_leaves_out() -> None:
     assert completed(job(tenant="speech"), tenancy) == job(tenant="speech")
 
 
+def test_a_type_of_gpu_is_a_default_of_jobs_with_gpus() -> None:
+    tenancy = parse_tenants("tenants: {vision: {defaults: {resources: {gpu_type: A100}}}}")
+    assert completed(job(), tenancy).resources.gpu_type is None
+    assert completed(job(resources={"gpus": 2}), tenancy).resources.gpu_type == "A100"
+    with pytest.raises(ManifestError, match="gpu_type"):
+        completed(job(resources={"gpu_type": "H100"}), tenancy)
+
+
 def test_defaults_that_contradict_a_manifest_are_named() -> None:
-    tenancy = parse_tenants("tenants: {vision: {defaults: {resources: {gpus: 0, gpu_type: A100}}}}")
+    tenancy = parse_tenants("tenants: {vision: {defaults: {resources: {shm: 64GiB}}}}")
     with pytest.raises(ManifestError, match="defaults of tenant vision"):
-        completed(job(), tenancy)
+        completed(job(resources={"memory": "1GiB"}), tenancy)
