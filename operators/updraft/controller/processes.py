@@ -3,6 +3,7 @@ needs. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from updraft.kubernetes.copied_output import copying_output
@@ -58,11 +59,12 @@ def nccl_of(settings: Settings, manifest: Manifest) -> dict[str, str]:
     return dict(settings.nccl_env) if manifest.resources.gpus else {}
 
 
-def placement_of(settings: Settings, manifest: Manifest, launch: Launch) -> Placement:
-    """Return the size of the learners' shared memory, and where they are best placed."""
+def placement_of(settings: Settings, manifest: Manifest, launch: Launch, avoid_nodes: Sequence[str] = ()) -> Placement:
+    """Return the size of the learners' shared memory, and where they are best placed. Nodes that are avoided may run
+    other learners: their preference then stands alone, or Kubernetes would weigh one against the other."""
     shm = manifest.resources.shm_bytes
     return Placement(
         shared_memory_mib=None if shm is None or launch.role != TRAIN_ROLE else -(-shm // 1024**2),
         topology_labels=settings.topology_labels if launch.membership.size > 1 else (),
-        beside_learners=settings.placement == "pack" if launch.role == TRAIN_ROLE else None,
+        beside_learners=None if avoid_nodes or launch.role != TRAIN_ROLE else settings.placement == "pack",
     )

@@ -103,7 +103,7 @@ def spec_of(
         restores=restores or {},
         outside=outside if settings.network_policy else None,
         disruption_budget=settings.disruption_budget,
-        placement=placement_of(settings, manifest, launch),
+        placement=placement_of(settings, manifest, launch, avoid_nodes),
         credentials=credentials or {},
         endpoint_token=endpoint_token,
     )

@@ -138,3 +138,4 @@ def test_learners_of_all_tenants_share_nodes_or_do_not(policy: str, kind: str) -
         "topologyKey": "kubernetes.io/hostname",
     }
     assert placement_of(settings(placement=policy), manifest(), launch(1, "evaluate")).beside_learners is None
+    assert placement_of(settings(placement=policy), manifest(), launch(1), ("node-a",)).beside_learners is None
