@@ -190,11 +190,11 @@ def _crowded(chance: random.Random) -> tuple[list[Node], list[GangRequest]]:
     """Return nodes, and gangs whose sums nearly use them up."""
     shapes = [(chance.choice((4, 8, 16)), chance.choice((8, 16, 32)), chance.choice((0, 4))) for _ in range(5)]
     nodes = [Node(f"n{n}", *shape) for n, shape in enumerate(shapes)]
-    gangs: list[GangRequest] = []
+    gangs, whole = list[GangRequest](), Room.of(nodes)
     while len(gangs) < 12:
         amounts = chance.choice((1, 2, 3, 5)), chance.choice((1, 3, 6, 9)), chance.choice((0, 0, 1, 2))
         request = GangRequest(f"g{len(gangs)}", chance.choice((1, 2, 3)), *amounts, None, START)
-        if not sums_allow([*gangs, request], nodes):
+        if not sums_allow([*gangs, request], whole):
             break
         gangs.append(request)
     return nodes, gangs

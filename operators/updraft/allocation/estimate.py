@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from updraft.allocation.model import Capacity, GangRequest, Grant, Policy
-from updraft.allocation.packing import sums_allow
+from updraft.allocation.packing import Room, sums_allow
 from updraft.allocation.plan import plan_admissions
 from updraft.allocation.shares import Past
 
@@ -45,11 +45,11 @@ def estimate_starts(
         for grant in granted
         if grant.request.job_id in seconds
     }
-    at = now
+    at, whole = now, Room.of(capacity.nodes)
     while waiting and placed < PLACED:
         held = [grant.request for grant in running]
         firsts = {request.tenant: request for request in reversed(waiting)}.values()
-        if placed == 0 or any(sums_allow([*held, request], capacity.nodes) for request in firsts):
+        if placed == 0 or any(sums_allow([*held, request], whole) for request in firsts):
             plan = plan_admissions(waiting, running, capacity, policy=policy, past=past)
             placed += len(running) + len(waiting)
             for request in waiting:

@@ -44,11 +44,19 @@ class Room:
         numbers = {kind: number for number, kind in enumerate(kinds)}
         return cls(kinds, {(numbers[kind], left): count for (kind, left), count in counted.items()})
 
-    def sums(self, numbers: Collection[int]) -> tuple[int, int, int]:
-        """Return what is left on all nodes of these kinds, in all."""
-        spots = [(free, count) for (number, free), count in self.left.items() if number in numbers]
-        cpus, memory, gpus = (sum(free[i] * count for free, count in spots) for i in range(3))
+    def sums(self, numbers: Collection[int] | None = None) -> Amounts:
+        """Return what is left on all nodes of these kinds, in all; without `numbers`, on all nodes."""
+        cpus = memory = gpus = 0
+        for (number, free), count in self.left.items():
+            if numbers is None or number in numbers:
+                cpus, memory, gpus = cpus + free[0] * count, memory + free[1] * count, gpus + free[2] * count
         return cpus, memory, gpus
+
+    def gpus_of(self, kind: str) -> int:
+        """Return how many GPUs of this type are left on all nodes."""
+        return sum(
+            free[2] * count for (number, free), count in self.left.items() if self.kinds[number].gpu_type == kind
+        )
 
     def counts(self) -> list[int]:
         """Return the number of nodes of each kind."""
@@ -57,10 +65,10 @@ class Room:
             found[number] += count
         return found
 
-    def add(self, request: GangRequest) -> bool:
+    def add(self, request: GangRequest, learners: int | None = None) -> bool:
         """Place a gang on the fullest nodes that hold it; return whether it fits. If it does not, some learners may
-        have been placed."""
-        need, left = request.amounts, request.learners
+        have been placed. `learners`: as many in place of its own, of gangs that are alike."""
+        need, left = request.amounts, learners or request.learners
         while left:
             best = self._tightest(request)
             if best is None:
@@ -100,7 +108,7 @@ class Room:
 
 def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
     """Return whether all learners of all requests can be placed on the nodes at the same time."""
-    return free_after(requests, nodes) is not None
+    return free_after(requests, Room.of(nodes), nodes) is not None
 
 
 def kinds_of(nodes: Iterable[Node]) -> Counter[Node]:
@@ -131,18 +139,17 @@ def holds_one(node: Node, request: GangRequest) -> bool:
     return need[0] <= there[0] and need[1] <= there[1] and need[2] <= there[2] and _takes(node, request)
 
 
-def free_after(
-    requests: Sequence[GangRequest], nodes: Sequence[Node], *, whole: Room | None = None, search: bool = True
-) -> Room | None:
+def free_after(requests: Sequence[GangRequest], whole: Room, nodes: Sequence[Node] = ()) -> Room | None:
     """Return what is left when all requests are placed; None if no placement was found.
 
     Args:
-        whole: `Room.of(nodes)`, for those who ask often.
-        search: Whether to search for a placement where the usual orders find none, which takes a hundred times as long.
+        whole: `Room.of(nodes)`.
+        nodes: With them, a placement is searched for where the usual orders find none. That takes a hundred times as
+            long.
     """
-    if not sums_allow(requests, nodes):
+    if not sums_allow(requests, whole):
         return None
-    cpus, memory, gpus = (max(1, sum(node.left[i] for node in nodes)) for i in range(3))
+    cpus, memory, gpus = (max(1, amount) for amount in whole.sums())
 
     # Gangs with the fewest possible nodes first; among these the largest first.
     def by_share(request: GangRequest) -> tuple[float, ...]:
@@ -155,12 +162,16 @@ def free_after(
     def by_cpus(request: GangRequest) -> tuple[float, ...]:
         return (*_narrow(request), request.cpus, request.memory_mib)
 
-    whole = whole or Room.of(nodes)
+    alike: dict[object, tuple[GangRequest, int]] = {}
+    for each in requests:
+        what = each.amounts, each.gpu_type, each.placement
+        first, learners = alike.get(what, (each, 0))
+        alike[what] = first, learners + each.learners
     for key in (by_share, by_memory, by_cpus):
         room = whole.copy()
-        if all(room.add(request) for request in sorted(requests, key=key, reverse=True)):
+        if all(room.add(*found) for found in sorted(alike.values(), key=lambda found: key(found[0]), reverse=True)):
             return room
-    return _search(sorted(requests, key=by_share, reverse=True), nodes) if search else None
+    return _search(sorted(requests, key=by_share, reverse=True), nodes) if nodes else None
 
 
 def add_to(room: Room, request: GangRequest) -> Room | None:
@@ -169,17 +180,22 @@ def add_to(room: Room, request: GangRequest) -> Room | None:
     return found if found.add(request) else None
 
 
-def sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
-    """Return the cheap necessary condition for `fits`: sums over all nodes, and per accelerator type."""
-    for i in range(3):
-        if sum(r.amounts[i] * r.learners for r in requests) > sum(node.left[i] for node in nodes):
-            return False
-    types = {r.gpu_type for r in requests if r.gpus and r.gpu_type}
-    return all(
-        sum(r.gpus * r.learners for r in requests if r.gpu_type == kind)
-        <= sum(node.left[2] for node in nodes if node.gpu_type == kind)
-        for kind in types
-    )
+def sums_allow(requests: Iterable[GangRequest], whole: Room) -> bool:
+    """Return the cheap necessary condition for `free_after`: sums over all nodes, and per accelerator type."""
+    cpus = memory = gpus = 0
+    typed: dict[str, int] = {}
+    for request in requests:
+        learners, need = request.learners, request.amounts
+        cpus += learners * need[0]
+        memory += learners * need[1]
+        if need[2]:
+            gpus += learners * need[2]
+            if request.gpu_type:
+                typed[request.gpu_type] = typed.get(request.gpu_type, 0) + learners * need[2]
+    free = whole.sums()
+    if cpus > free[0] or memory > free[1] or gpus > free[2]:
+        return False
+    return all(number <= whole.gpus_of(kind) for kind, number in typed.items())
 
 
 def _narrow(request: GangRequest) -> tuple[bool, bool, int]:

@@ -97,7 +97,7 @@ class _Round:
         self._answers: dict[Hashable, _Answers] = {}
         self._waits = False  # whether a job waits for room
         self._whole = Room.of(self._ready)
-        self._free = free_after(self._running, self._ready, whole=self._whole)
+        self._free = free_after(self._running, self._whole, self._ready)
         self._kinds = self._whole.kinds
         self._counts = self._whole.counts()
         self._replaced = 0
@@ -112,6 +112,7 @@ class _Round:
         self._passing: dict[str, str] = {}
         self._no_passing: set[Hashable] = set()  # kinds of gangs that do not fit into what is left
         self._leaving = [grant for grant in granted if grant.leaving]
+        self._known_costs: dict[str, tuple[int, float]] | None = None
 
     def plan(self, queue: Sequence[GangRequest]) -> Plan:
         """Decide about each job in its turn."""
@@ -210,7 +211,7 @@ class _Round:
             left = add_to(self._free, request) if self._free is not None else None
             if left is None and self._replaced < MOST_REPLACED:
                 self._replaced += 1
-                left = free_after([*self._running, request], self._ready, whole=self._whole)
+                left = free_after([*self._running, request], self._whole, self._ready)
             return left
         # It passes jobs that wait for room if it can lie on no node that one of them can use: the cluster's own
         # scheduler chooses among all nodes that a pod may lie on.
@@ -257,7 +258,7 @@ class _Round:
 
     def _fits(self, requests: Sequence[GangRequest]) -> bool:
         """Return whether these have room together, by the usual orders only: it is asked for many sets of jobs."""
-        return free_after(requests, self._ready, whole=self._whole, search=False) is not None
+        return free_after(requests, self._whole) is not None
 
     def _ask(
         self,
@@ -341,7 +342,7 @@ class _Round:
             shares.give(grant.request)
             chosen.append(grant)
             rest = _without(staying, chosen)
-            if not sums_allow([*rest, request], self._ready):
+            if not sums_allow([*rest, request], self._whole):
                 continue
             tries += 1
             if (room := self._fits([*rest, request])) or tries == MOST_TRIES:
@@ -364,15 +365,24 @@ class _Round:
             and grant.granted_at + self._policy.least_run <= now
         ]
         claims = {tenant: self._shares.claim(tenant) for tenant in {grant.request.tenant for grant in found}}
-        return sorted(
-            found,
-            key=lambda grant: (
-                PRIORITIES.index(grant.request.priority),
-                -claims[grant.request.tenant],
-                grant.at_risk_seconds(now),
-                grant.request.job_id,
-            ),
-        )
+        costs = self._costs()
+
+        def key(grant: Grant) -> tuple[int, float, float, str]:
+            priority, at_risk = costs[grant.request.job_id]
+            return priority, -claims[grant.request.tenant], at_risk, grant.request.job_id
+
+        return sorted(found, key=key)
+
+    def _costs(self) -> dict[str, tuple[int, float]]:
+        """Return the priority of each running job, and the work that it loses if it cannot save, in seconds."""
+        if self._known_costs is None:
+            assert self._now is not None
+            now = self._now
+            self._known_costs = {
+                grant.request.job_id: (PRIORITIES.index(grant.request.priority), grant.at_risk_seconds(now))
+                for grant in self._granted
+            }
+        return self._known_costs
 
 
 def _with_labels_of(capacity: Capacity, requests: Sequence[GangRequest]) -> Capacity:

@@ -97,7 +97,7 @@ class Shares:
     def never(self, request: GangRequest) -> str | None:
         """Return why the tenant's limits forbid the gang even if the tenant used nothing else; None if they do not."""
         tenant = self._tenant(request.tenant)
-        for kind, need in request.devices.items():
+        for kind, need in request.devices.items() if tenant.borrow else ():
             if (most := tenant.most(kind)) is not None and need > most:
                 limits = f"quota of tenant {request.tenant} is {devices_text(kind, tenant.quota[kind])}"
                 limits += f", and it may borrow {tenant.borrow[kind]}" if tenant.borrow[kind] else ""
