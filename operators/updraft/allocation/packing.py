@@ -124,13 +124,16 @@ def never_fits(request: GangRequest, nodes: Iterable[Node]) -> bool:
 
 def exceeds(request: GangRequest, kinds: Mapping[Node, int]) -> bool:
     """Return the same for nodes that are counted by kind, as `kinds_of` returns them."""
-    room = 0
-    for node, number in kinds.items():
-        if holds_one(node, request):
-            room += number * (_times(request.amounts, node.amounts) or request.learners)
-        if room >= request.learners:
-            return False
-    return True
+    return most_learners(request, kinds) < request.learners
+
+
+def most_learners(request: GangRequest, kinds: Mapping[Node, int]) -> int:
+    """Return how many of the gang's learners the nodes hold when nothing else runs, whatever number it asks for."""
+    return sum(
+        number * (_times(request.amounts, node.amounts) or request.learners)
+        for node, number in kinds.items()
+        if holds_one(node, request)
+    )
 
 
 def holds_one(node: Node, request: GangRequest) -> bool:

@@ -40,6 +40,7 @@ from updraft.allocation.packing import (
     free_after,
     holds_one,
     kinds_of,
+    most_learners,
     never_fits,
     sums_allow,
 )
@@ -491,7 +492,11 @@ def _why_never(request: GangRequest, nodes: Sequence[Node]) -> str | None:
         there = ", ".join(kinds)
         return f"needs {_need(request)}, but no node has {request.gpu_type}; there is {there}: ask for one of these"
     have = ", ".join(_node(node) for node in nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
-    return f"needs {_need(request)}, more than all nodes together can hold ({have}); ask for fewer or smaller learners"
+    most = most_learners(request, kinds_of(nodes))
+    advice = (
+        f"ask for at most {most} such, or for smaller ones" if most else "no node holds one: ask for smaller learners"
+    )
+    return f"needs {_need(request)}, more than all nodes together can hold ({have}); {advice}"
 
 
 def _node(node: Node) -> str:

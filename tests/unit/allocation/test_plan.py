@@ -66,7 +66,7 @@ def test_a_gang_larger_than_everything_fails_at_once_and_does_not_block_the_line
             Impossible(
                 "huge",
                 "needs 3 x 1 CPU, more than all nodes together can hold (local: 2 CPUs, 4 GiB); "
-                "ask for fewer or smaller learners",
+                "ask for at most 2 such, or for smaller ones",
             ),
         ),
     )
@@ -115,7 +115,7 @@ def test_a_node_that_is_kept_for_gpus_is_no_room_for_others() -> None:
             Impossible(
                 "wide",
                 "needs 1 x 4 CPUs, more than all nodes together can hold (gpu: 8 CPUs, 8 GiB, 2 a100s, for jobs with "
-                "GPUs only, cpu: 2 CPUs, 4 GiB); ask for fewer or smaller learners",
+                "GPUs only, cpu: 2 CPUs, 4 GiB); no node holds one: ask for smaller learners",
             ),
         ),
     )
