@@ -200,7 +200,9 @@ def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift
     from updraft.ledger import Shift
 
     number, label = launch.attempt, outcome.label or None
-    became = {NO_QUOTA: "was refused", RECLAIMED: "gave its room back"}.get(outcome.label, "was lost")
+    became = {NO_QUOTA: "was refused", NO_ROOM: "found no room", RECLAIMED: "gave its room back"}.get(
+        outcome.label, "was lost"
+    )
     return Shift(
         f"attempt {number} of {launch.role} {became}: {outcome.reason}; {relaunch.reason}",
         {"attempt": number, "cause": outcome.cause.value, "label": label},

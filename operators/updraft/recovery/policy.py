@@ -95,22 +95,21 @@ def decide(
     `room_may_come`: whether an earlier attempt of the role had room in the cluster, or others may leave, or the cluster
     may grow.
 
-    A preemption uses no budget, but repeated ones wait longer each time. The same is true for a lack of room, as
-    long as room may come. A person may raise a quota at any time, so the job waits
-    for it from the first launch on, in the queue and without its grant (`releases_grant`). Losses to infrastructure
-    that are older than a day no longer count, and their nodes are no longer avoided.
+    A preemption uses no budget, but repeated ones wait longer each time. The same is true for a lack of room, as long
+    as room may come, and for a quota, which a person may raise at any time. The job waits in the queue and without its
+    grant (`releases_grant`). Losses to infrastructure that are older than a day no longer count, and their nodes are no
+    longer avoided.
     """
     losses = [x for x in losses if x.cause is FailureClass.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.label == RECLAIMED:
-        return _again(outcome, losses, 0.0, "preempted, which is no loss", "in the queue again")
+        return _again(outcome, losses, 0.0, "preempted, which is no loss")
     if outcome.cause is FailureClass.PREEMPTED:
         return _again(outcome, losses, INFRA_BACKOFF.seconds(preempted_before), "preempted, which is no loss")
     waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if room_may_come else {})}
     if outcome.label in waited_for:
         waits = 1 + sum(loss.label in waited_for for loss in losses)
         kind = f"{waited_for[outcome.label]}, which is no loss"
-        then = "in the queue again" if releases_grant(outcome.label) else "launched again"
-        return _again(outcome, losses, INFRA_BACKOFF.seconds(waits), kind, then)
+        return _again(outcome, losses, INFRA_BACKOFF.seconds(waits), kind)
     losses = [loss for loss in losses if loss.label not in waited_for]
     if outcome.cause not in (FailureClass.INFRASTRUCTURE, FailureClass.PROGRAM):
         return Stop("")
@@ -135,17 +134,16 @@ def decide(
 def releases_grant(label: str | None) -> bool:
     """Return whether a job whose attempt ended so waits without what it was granted: others can use that, and it
     cannot, or may not any more."""
-    return label in (NO_QUOTA, RECLAIMED)
+    return label in (NO_QUOTA, NO_ROOM, RECLAIMED)
 
 
-def _again(
-    outcome: Outcome, losses: Sequence[Loss], delay_seconds: float, kind: str, then: str = "launched again"
-) -> Relaunch:
+def _again(outcome: Outcome, losses: Sequence[Loss], delay_seconds: float, kind: str) -> Relaunch:
     older = outcome.action is Action.OLDER_CHECKPOINT
     nodes = {loss.node for loss in losses if loss.node}
     if outcome.action is Action.ELSEWHERE and outcome.node:
         nodes.add(outcome.node)
     avoid = tuple(sorted(nodes))
+    then = "in the queue again" if releases_grant(outcome.label) else "launched again"
     done = f"{then} {f'in {delay_seconds:g} s' if delay_seconds else 'at once'}"
     done += f", away from {', '.join(avoid)}" if avoid else ""
     done += ", from an older checkpoint" if older else ""

@@ -181,7 +181,7 @@ CONTROLLER_ROWS = (
     FailureRule("pod.no_room", Where.CONTROLLER, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
         "The job has its place in the platform's books, and the cluster has no room for it: a node has gone, or others "
         "than this platform use it. Costs nothing if the job has run before, if other jobs hold room, or if a pool can "
-        "get a node for it: it is tried again until there is room.",
+        "get a node for it: it gives its place back, waits in the queue, and is tried again until there is room.",
         "test", "tests/unit/controller/test_no_room.py::test_a_job_that_has_run_waits_for_room_as_long_as_it_takes"),
     FailureRule("secret.gone", Where.CONTROLLER, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
         "A user deleted the secret of the launch before its learners began; the next launch has one of its own.",

@@ -47,7 +47,7 @@ def test_a_job_that_has_run_waits_for_room_as_long_as_it_takes(make_platform: Ma
     tries = platform.ledger.attempts.of_job(platform.job.id)
     assert {a.resume.checkpoint for a in tries[1:] if a.resume} == {"step-3"}  # none is given up for want of room
     assert tries[1].relaunch is not None
-    assert tries[1].relaunch.reason == "no room so far, which is no loss: launched again in 5 s"
+    assert tries[1].relaunch.reason == "no room so far, which is no loss: in the queue again in 5 s"
     assert tries[9].relaunch is not None
     assert tries[9].relaunch.reason.startswith("infrastructure loss 2 of 5")
 

@@ -113,7 +113,7 @@ def test_a_want_of_room_costs_nothing_once_there_was_room() -> None:
     full = Outcome(FailureClass.INFRASTRUCTURE, "1 Insufficient cpu", label="pod.no_room", action=Action.RELAUNCH)
     waits = [Loss(number, FailureClass.INFRASTRUCTURE, "pod.no_room") for number in range(2, 9)]
     assert decide(full, waits, Budgets(infra_attempts=0), room_may_come=True) == Relaunch(
-        300.0, "no room so far, which is no loss: launched again in 300 s"
+        300.0, "no room so far, which is no loss: in the queue again in 300 s"
     )
     assert decide(INFRA, waits, Budgets(infra_attempts=1), room_may_come=True) == Relaunch(
         0.0, "infrastructure loss 1 of 1: launched again at once, away from n1", ("n1",)
