@@ -22,12 +22,6 @@ class Placement:
     selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.selector, self.tolerations)))  # asked for several times per gang
-
-    def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined,no-any-return]
-
     @classmethod
     def of(cls, selector: Mapping[str, str], tolerations: Sequence[Toleration]) -> Placement:
         """Return the placement. Equal ones are equal in whatever order they were written."""

@@ -96,6 +96,7 @@ class _Round:
         self._smallest_disk = min((node.disk_mib or 0 for node in capacity.nodes), default=0)
         # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
         self._answers: dict[Hashable, _Answers] = {}
+        self._of: dict[str, _Answers] = {}  # the same by job
         self._waits = False  # whether a job waits for room
         self._whole = Room.of(self._ready)
         self._free = free_after(self._running, self._whole, self._ready)
@@ -111,7 +112,6 @@ class _Round:
         self._ahead: GangRequest | None = None  # the waiting request directly before
         self._head: GangRequest | None = None  # the first one that waits for room
         self._passing: dict[str, str] = {}
-        self._no_passing: set[Hashable] = set()  # kinds of gangs that do not fit into what is left
         self._leaving = [grant for grant in granted if grant.leaving]
         self._known_costs: dict[str, tuple[int, float]] | None = None
 
@@ -164,6 +164,7 @@ class _Round:
             known_to_fit = usual and (enough or not exceeds(request, self._everything))
             never = None if known_to_fit else _why_never(request, self._nodes)
             known = self._answers[request.kind] = _Answers(never, usable)
+        self._of[request.job_id] = known
         return known.never or self._shares.never(request)
 
     def _next(self, turn: Turn, request: GangRequest) -> tuple[bool, float, Turn, str]:
@@ -197,7 +198,7 @@ class _Round:
             given = self._take_back(request)
         if first and not given:
             given = self._reclaim(request)
-        answers = self._answers[request.kind]
+        answers = self._of[request.job_id]
         self._waits = True
         self._wanted |= answers.usable
         if answers.short is None:
@@ -218,7 +219,7 @@ class _Round:
         # scheduler chooses among all nodes that a pod may lie on.
         if self._free is None or len(self._wanted) == len(self._kinds):
             return None
-        return add_to(self._free, request) if self._wanted.isdisjoint(self._answers[request.kind].usable) else None
+        return add_to(self._free, request) if self._wanted.isdisjoint(self._of[request.job_id].usable) else None
 
     def _passes(self, request: GangRequest) -> Room | None:
         """Return what is left free if the job passes the first one that waits for room; None if it may not, or if there
@@ -230,11 +231,9 @@ class _Round:
         """
         if not self._policy.backfill or self._now is None or self._free is None or self._leaving or self._promised:
             return None
-        if request.kind in self._no_passing:
-            return None
-        left = add_to(self._free, request)
-        if left is None:
-            self._no_passing.add(request.kind)  # what is left only gets less
+        answers = self._of[request.job_id]
+        left = add_to(self._free, request) if answers.may_pass else None
+        answers.may_pass = left is not None  # what is left only gets less
         return left
 
     def _take_back(self, request: GangRequest) -> str:
@@ -420,11 +419,13 @@ class _Answers:
         never: Why there is never room for it.
         usable: The numbers of the kinds of nodes that it may lie on.
         short: What it needs and what is free, once it was asked for.
+        may_pass: Whether it may still fit into what the first waiting job leaves free.
     """
 
     never: str | None
     usable: frozenset[int]
     short: str | None = None
+    may_pass: bool = True
 
 
 @dataclass(frozen=True)
