@@ -214,7 +214,7 @@ def append_metrics(step: int, steps: int) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # learners of a test share the folder
     aside.write_text(text)
     os.replace(aside, path)
 
