@@ -265,3 +265,59 @@ def test_the_next_job_is_of_the_tenant_with_the_smallest_claim(
             assert shares.claim(mine.tenant) == min(shares.claim(request.tenant) for request in left)
         shares.take(mine)
         left.remove(mine)
+
+
+RUNNING = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.integers(1, 3),  # learners
+        st.integers(0, 30),  # minutes since the grant
+        st.none() | st.integers(0, 30),  # minutes since the newest checkpoint
+        st.booleans(),  # whether it may be asked
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(RUNNING, st.integers(1, 4), st.integers(0, 4), st.integers(0, 20))
+@settings(max_examples=400, deadline=None)
+def test_only_those_leave_that_may_and_no_more_than_it_takes(
+    jobs: list[tuple[str, int, int, int | None, bool]], wanted: int, quota: int, least: int
+) -> None:
+    now = NOON + 60 * MINUTE
+    running = [
+        Grant(
+            GangRequest(f"r{n}", learners, 1, 0, 1, None, NOON, tenant=tenant),
+            now - since * MINUTE,
+            None if saved is None else now - saved * MINUTE,
+            movable=movable,
+        )
+        for n, (tenant, learners, since, saved, movable) in enumerate(jobs)
+    ]
+    whole = sum(grant.request.learners for grant in running)
+    capacity = Capacity((Node("n", 100, 1000, whole),))  # all of its GPUs are in use
+    tenants = {"a": Tenant(quota={"gpu": quota}), "b": Tenant(quota={"gpu": 1}), "c": Tenant(quota={"gpu": 0})}
+    policy = Policy(tenants, least_run=least * MINUTE)
+    head = GangRequest("head", wanted, 1, 0, 1, None, NOON, tenant="a")
+    plan = plan_admissions([head], running, capacity, policy=policy, now=now)
+    shares = Shares(tenants, capacity.nodes, [grant.request for grant in running], {})
+    gone = [grant for grant in running if grant.request.job_id in {each.job_id for each in plan.reclaimed}]
+    freed = sum(grant.request.learners for grant in gone)
+    if not gone:
+        return
+    assert shares.entitled(head)
+    assert freed >= wanted
+    for grant in gone:
+        assert grant.movable
+        assert grant.granted_at + policy.least_run <= now
+        assert grant.request.tenant != "a"
+        assert shares.borrowed(grant.request.tenant, {"gpu"})
+        assert freed - grant.request.learners < wanted, "it would do without this one"
+    # Of two jobs that are alike but for what they lose, the one that loses less leaves.
+    for grant in gone:
+        for other in running:
+            alike = (other.request.tenant, other.request.learners) == (grant.request.tenant, grant.request.learners)
+            may = other.movable and other.granted_at + policy.least_run <= now
+            if alike and may and other not in gone:
+                assert grant.at_risk_seconds(now) <= other.at_risk_seconds(now)
