@@ -55,7 +55,8 @@ class GangRequest:
         if not math.isfinite(self.cpus) or min(self.cpus, self.memory_mib, self.gpus, self.disk_mib) < 0:
             raise ValueError(f"resources of {self.job_id} must be finite and not negative")
         amounts = (math.ceil(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
-        kind = (self.learners, amounts, self.gpu_type, self.disk_mib, self.placement)
+        where = self.placement
+        kind = (self.learners, amounts, self.gpu_type, self.disk_mib, where.selector, where.tolerations)
         if not self.gpus:
             devices = {CPU: self.learners}
         else:
@@ -180,6 +181,8 @@ class Capacity:
 
     def open_to(self, placements: Iterable[Placement]) -> tuple[Node, ...]:
         """Return the ready nodes, and those that are open to one of these gangs."""
+        if not any(node.taints and not node.ready for node in self.nodes):
+            return self.ready
         kinds = set(placements)
         return tuple(node for node in self.nodes if node.ready or any(node.open_to(kind) for kind in kinds))
 

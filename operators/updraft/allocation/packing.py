@@ -91,7 +91,8 @@ class Room:
         """Return the best place for a learner; None if no node holds it. This is the planner's innermost loop."""
         need, best, least = request.amounts, None, None
         cpus, memory, gpus = need
-        known = self._known.setdefault((gpus > 0, request.gpu_type, request.placement), {})
+        where = request.placement
+        known = self._known.setdefault((gpus > 0, request.gpu_type, where.selector, where.tolerations), {})
         for spot in self.left:
             number, free = spot
             if cpus > free[0] or memory > free[1] or gpus > free[2]:
@@ -113,7 +114,10 @@ def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
 
 def kinds_of(nodes: Iterable[Node]) -> Counter[Node]:
     """Return the kinds of nodes as if all were ready, and how many there are of each."""
-    return Counter(replace(node.kind, ready=True) for node in nodes)
+    found = Counter[Node]()
+    for kind, number in Counter(node.kind for node in nodes).items():
+        found[kind if kind.ready else replace(kind, ready=True)] += number
+    return found
 
 
 def never_fits(request: GangRequest, nodes: Iterable[Node]) -> bool:
@@ -167,7 +171,7 @@ def free_after(requests: Sequence[GangRequest], whole: Room, nodes: Sequence[Nod
 
     alike: dict[object, tuple[GangRequest, int]] = {}
     for each in requests:
-        what = each.amounts, each.gpu_type, each.placement
+        what = each.amounts, each.gpu_type, each.placement.selector, each.placement.tolerations
         first, learners = alike.get(what, (each, 0))
         alike[what] = first, learners + each.learners
     for key in (by_share, by_memory, by_cpus):

@@ -388,7 +388,7 @@ class _Round:
 def _with_labels_of(capacity: Capacity, requests: Sequence[GangRequest]) -> Capacity:
     """Return the nodes with the labels that one of the gangs asks for, so that nodes which differ in others, such as
     their host names, are alike."""
-    keys = {key for placement in {request.placement for request in requests} for key, _ in placement.selector}
+    keys = {key for request in requests if request.placement.selector for key, _ in request.placement.selector}
 
     def plain(node: Node) -> Node:
         return replace(node, labels=frozenset(pair for pair in node.labels if pair[0] in keys))
