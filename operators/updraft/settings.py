@@ -230,8 +230,8 @@ class Settings(BaseModel):
     )
     placement: Literal["pack", "spread"] = Field(
         "pack",
-        description="Which nodes Kubernetes prefers for learners: `pack`, those that run learners, so that whole nodes "
-        "stay free for large jobs; `spread`, those that run none, so that jobs share fewer nodes",
+        description="Which nodes Kubernetes prefers for learners. `pack`: nodes that run other learners; whole nodes "
+        "stay free for large jobs. `spread`: nodes that run no learners; fewer jobs share a node",
     )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the sidecar")
     framework_images: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(

@@ -43,7 +43,7 @@ SETTINGS = {
     "UPDRAFT_DEPLOY_TIMEOUT_SECONDS": "120",  # of 600: a test waits for its end
     # Of 900. A runtime may lose a program's end, and its pod is there for as long.
     "UPDRAFT_STORE_GRACE_SECONDS": "120",
-    "UPDRAFT_TRUSTED_TENANTS": "true",  # a test adds tenants to the one that there is
+    "UPDRAFT_TRUSTED_TENANTS": "true",  # one test adds tenants
     "UPDRAFT_LEAST_RUN_MINUTES": "0",
     "UPDRAFT_NODE_CACHE_CLAIM": "node-cache",  # a test makes it; only jobs that stream or mount data use it
 }

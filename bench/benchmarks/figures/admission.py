@@ -172,8 +172,8 @@ def _created(
 
 
 def _settled(core: client.CoreV1Api, number: int, began: float) -> tuple[float, set[str]]:
-    """Return when the last pod was given a node, in seconds, and the names of those that were; once the scheduler has
-    tried all and nothing changes any more."""
+    """Wait until the scheduler has tried all pods and nothing changes any more. Return the seconds from the beginning
+    to the last pod that got a node, and the names of the pods that got one."""
     bound: set[str] = set()
     last = time.monotonic()
     while time.monotonic() - began < LONGEST_SECONDS:

@@ -55,7 +55,7 @@ def _term(weight: int, labels: dict[str, str], topology_key: str, more: Manifest
 
 
 def _prefer(affinity: Manifest, kind: str, terms: list[Manifest]) -> None:
-    """Add the terms to those that a site's hook may have set."""
+    """Add preferences to the affinity, and keep those that it has."""
     if terms:
         there = affinity.setdefault(kind, {})
         there[_PREFERRED] = [*(there.get(_PREFERRED) or []), *terms]
