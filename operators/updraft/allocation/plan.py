@@ -4,8 +4,8 @@
   (`updraft.allocation.shares`) is next, with its first job by `GangRequest.turn`.
 - A job whose tenant may use no more waits, and so do the tenant's later jobs that need the same devices. Others pass
   it.
-- A job for which there is no room is passed only by jobs that can lie on none of the nodes that it can use. So waiting
-  ends when jobs end.
+- The first job for which there is no room is passed by jobs that fit into what is free. They are asked for their room
+  as soon as it can start with it. Without backfill, only jobs that can lie on none of its nodes pass it.
 - If it is within the quota of its tenant, jobs of tenants that have borrowed give their room back for it.
 
 A gang that can never fit is reported as impossible and does not block the queue.

@@ -45,7 +45,7 @@ class Halted:
 
 @dataclass(frozen=True)
 class Queued:
-    """The job waits in the queue: it was resumed, or it released its grant because a quota refused its pods."""
+    """The job waits in the queue: it was resumed, or it released its grant (`recovery.policy.releases_grant`)."""
 
     after: Attempt | None
 
