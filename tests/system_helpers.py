@@ -275,6 +275,23 @@ ITS_VALUES = {
 }
 
 
+def counting_job(
+    name: str, tenant: str, *, learners: int = 1, gpus: int = 1, pause_seconds: float = 2
+) -> dict[str, Any]:
+    """A job of ten steps with a checkpoint after each, which leaves when it is asked to. Its code is in `jobs`."""
+    return {
+        "name": name,
+        "tenant": tenant,
+        "framework": {"name": "shell"},
+        "code": "shell-hello",
+        "command": "sh count.sh",
+        "params": {"pause_seconds": pause_seconds},
+        "resources": {"learners": learners, "cpus": 0.1, "memory": "128MiB", "gpus": gpus},
+        "data": [{"source": "s3://datasets/digits/", "as": "training"}],
+        "checkpoints": {"every": "1s", "keep": {"latest": 2}},
+    }
+
+
 def gpu_job(name: str, resources: dict[str, Any]) -> dict[str, Any]:
     """A job on imaginary GPUs with an `nvidia-smi` that tells ITS_VALUES."""
     path = f"{contract.IO_DIR}/bin:/usr/local/bin:/usr/bin:/bin"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from account_helpers import Account
 from cluster_helpers import eventually
 from platform_helpers import ONE_TENANT, TENANTS_FILE, OwnPlatform
-from system_helpers import REPOSITORY
+from system_helpers import REPOSITORY, counting_job
 
 from updraft.ledger import Ledger, Use
 
@@ -48,31 +47,16 @@ def _dags_of_tenants(own_platform: OwnPlatform) -> set[str]:
     return {dag["dag_id"] for dag in found}
 
 
-def counts(name: str, tenant: str, learners: int, gpus: int) -> dict[str, Any]:
-    """A job of ten steps with a checkpoint after each, which leaves when it is asked to."""
-    return {
-        "name": name,
-        "tenant": tenant,
-        "framework": {"name": "shell"},
-        "code": "shell-hello",
-        "command": "sh count.sh",
-        "params": {"pause_seconds": 6 if gpus else 1},
-        "resources": {"learners": learners, "cpus": 0.1, "memory": "128MiB", "gpus": gpus},
-        "data": [{"source": "s3://datasets/digits/", "as": "training"}],
-        "checkpoints": {"every": "1s", "keep": {"latest": 2}},
-    }
-
-
 def test_what_was_lent_is_taken_back_on_the_cluster(own_platform: OwnPlatform, account: Account, three: None) -> None:
     client = own_platform.client
 
-    def submit(*shape: Any) -> str:
-        return own_platform.submit(counts(*shape), REPOSITORY / "jobs")
+    def submit(name: str, tenant: str, **shape: int) -> str:
+        return own_platform.submit(counting_job(name, tenant, pause_seconds=6, **shape), REPOSITORY / "jobs")
 
-    borrowers = [submit(f"borrows-{number}", "speech", 1, 1) for number in range(GPUS)]
+    borrowers = [submit(f"borrows-{number}", "speech") for number in range(GPUS)]
     for job in borrowers:
         eventually(lambda job=job: client.checkpoints(job).checkpoints, within_seconds=300)  # type: ignore[misc]
-    owner, beside = submit("owns", "vision", GPUS, 1), submit("beside", "default", 1, 0)
+    owner, beside = submit("owns", "vision", learners=GPUS), submit("beside", "default", gpus=0)
     eventually(lambda: client.job(owner).state == "PROCESSING", within_seconds=300)
     pods = account.shell("kubectl get pods --all-namespaces --no-headers --selector updraft.dev/role=train")
     assert f"updraft-vision {owner}" in " ".join(pods.split())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_helpers import REPOSITORY, Stack, pretty, running_stack, shell_job
+from system_helpers import REPOSITORY, Stack, counting_job, pretty, running_stack, shell_job
 
 from updraft.client import Client, Connection
 from updraft.client.config import load_config
@@ -48,21 +48,6 @@ def shared(rules: Path) -> Iterator[Stack]:
         yield stack
 
 
-def counts(name: str, tenant: str, *, gpus: int = 1, pause_seconds: float = 2) -> dict[str, Any]:
-    """A job of ten steps with a checkpoint after each, which leaves when it is asked to."""
-    return {
-        "name": name,
-        "tenant": tenant,
-        "framework": {"name": "shell"},
-        "code": "shell-hello",
-        "command": "sh count.sh",
-        "params": {"pause_seconds": pause_seconds},
-        "resources": {"learners": gpus, "cpus": 0.1, "memory": "128MiB", "gpus": 1},
-        "data": [{"source": "s3://datasets/digits/", "as": "training"}],
-        "checkpoints": {"every": "1s", "keep": {"latest": 2}},
-    }
-
-
 def until(found: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + SECONDS
     while not (result := found()):
@@ -78,11 +63,11 @@ def submit(stack: Stack, manifest: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def taken_back(shared: Stack) -> tuple[list[Any], Any]:
     """Three jobs of speech that take all GPUs, and a job of vision with two learners that comes later; all ended."""
-    borrowers = [submit(shared, counts(f"speech-{n}", "speech", pause_seconds=4)) for n in range(3)]
+    borrowers = [submit(shared, counting_job(f"speech-{n}", "speech", pause_seconds=4)) for n in range(3)]
     for job in borrowers:
         shared.reach(job, "PROCESSING")
         until(lambda job=job: shared.client.checkpoints(job).checkpoints, "no checkpoint")  # type: ignore[misc]
-    owner = submit(shared, counts("vision", "vision", gpus=2))
+    owner = submit(shared, counting_job("vision", "vision", learners=2))
     return [shared.end(job) for job in borrowers], shared.end(owner)
 
 
@@ -138,9 +123,9 @@ def test_people_see_what_their_tenant_uses(shared: Stack, taken_back: tuple[list
         with pytest.raises(UpdraftError):
             eve.halt(owner.id)
         with pytest.raises(UpdraftError, match="tenant 'vision' does not exist"):
-            eve.submit(counts("stolen", "vision"), base=REPOSITORY / "jobs")
+            eve.submit(counting_job("stolen", "vision"), base=REPOSITORY / "jobs")
     with pytest.raises(UpdraftError, match="'high' is not allowed to tenant speech; write one of low, normal"):
-        submit(shared, counts("urgent", "speech") | {"priority": "high"})
+        submit(shared, counting_job("urgent", "speech") | {"priority": "high"})
     assert borrowers
 
 
@@ -148,11 +133,11 @@ def test_a_job_passes_one_that_has_no_room_and_gives_its_room_back(
     shared: Stack, taken_back: tuple[list[Any], Any]
 ) -> None:
     assert taken_back
-    first = submit(shared, counts("first", "vision", gpus=2))
+    first = submit(shared, counting_job("first", "vision", learners=2))
     shared.reach(first, "PROCESSING")
-    whole = submit(shared, counts("whole", "vision", gpus=3, pause_seconds=0.1))
+    whole = submit(shared, counting_job("whole", "vision", learners=3, pause_seconds=0.1))
     shared.reach(whole, "QUEUED")
-    small = submit(shared, counts("small", "vision", pause_seconds=5))
+    small = submit(shared, counting_job("small", "vision", pause_seconds=5))
     shared.reach(small, "PROCESSING")
     assert shared.client.job(whole).state == "QUEUED"
     ended = [shared.end(job) for job in (first, whole, small)]
@@ -239,13 +224,13 @@ def test_a_wrong_file_changes_nothing_and_a_right_one_counts_without_a_restart(s
     found = until(lambda: (now := shared.client.tenants()).problem and now, "the wrong file is not told")
     assert "tenants.speech.quota.gpu: -1 is too small" in found.problem
     assert {each.name: each.quota for each in found.tenants}["speech"] == {"gpu": 1}
-    job = shared.end(submit(shared, counts("meanwhile", "speech", pause_seconds=0.1)))
+    job = shared.end(submit(shared, counting_job("meanwhile", "speech", pause_seconds=0.1)))
     assert job.state == "COMPLETED", pretty(job)
     rules.write_text(RULES + "  robots: {quota: {gpu: 8}}\n")
     told = until(lambda: [t for t in shared.client.tenants().tenants if t.name == "robots"], "robots do not exist")
     assert told[0].notes == ("its quota of 8 GPUs is more than the cluster's 3",)
     until(lambda: knows(shared, "robots.train_model"), "Airflow does not know the DAG of the new tenant")
-    job = shared.end(submit(shared, counts("first-robot", "robots", pause_seconds=0.1)))
+    job = shared.end(submit(shared, counting_job("first-robot", "robots", pause_seconds=0.1)))
     assert job.state == "COMPLETED", pretty(job)
 
 
@@ -255,4 +240,4 @@ def test_a_gang_beyond_its_tenants_limits_is_refused_with_the_largest_that_fits(
     with pytest.raises(
         UpdraftError, match="the quota of tenant speech is 1 GPU, and it may borrow 1; ask for at most 2"
     ):
-        submit(shared, counts("too-wide", "speech", gpus=3))
+        submit(shared, counting_job("too-wide", "speech", learners=3))
