@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from kubecluster import kwok
 from kubecluster.running import Cluster
 from kubernetes import client, config
+from simulator.simulation import START
 
+from benchmarks.figures.sharing import DEVICES_PER_NODE, JOBS, NODES, SIZES
 from benchmarks.options import Options
 from benchmarks.results import Measured, TableOf, Value
 from benchmarks.stack import BenchmarkError
@@ -31,10 +32,7 @@ from updraft_learner.contract import TRAIN_ROLE
 
 NAME, TITLE = "admission", "Gangs on Kubernetes' scheduler"
 NAMESPACE = "updraft-bench-admission"
-NODES, DEVICES_PER_NODE, JOBS = 15, 4, 50
-SIZES = ((2, 1), (2, 2), (4, 1), (4, 2))  # learners, devices of each
 DEVICE_CPUS = 250  # a node of KWOK has 1000 CPUs
-START = datetime(2026, 1, 1, tzinfo=UTC)
 CREATORS = 8
 SETTLED_SECONDS, LOOK_SECONDS, LONGEST_SECONDS = 3.0, 0.1, 120.0
 ALONE, PACKED, SPREAD = "scheduler alone", "planner, packed", "planner, spread"
