@@ -21,6 +21,8 @@ FIGURES = (
     "planning",
     "sharing",
     "admission",
+    "sizing",
+    "elastic",
     "checkpoint_stall",
     "stream",
     "environment",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from updraft.cli import jobs, login, project, queue, recovery, runs, secrets, series, stack, tenants
+from updraft.cli import jobs, login, project, queue, recovery, runs, secrets, series, simulate, stack, tenants
 from updraft.cli.console import EXIT_MEANINGS
 
 EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + "."
@@ -46,5 +46,6 @@ runs.register(app)
 recovery.register(app)
 series.register(app)
 queue.register(app)
+simulate.register(app)
 tenants.register(app)
 app.add_typer(secrets.app, name="secrets")

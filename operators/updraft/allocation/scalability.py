@@ -1,0 +1,173 @@
+"""Describe how fast a job trains with a number of learners and a batch size, and find its best batch for each. Pure.
+
+The seconds of one step with a global batch of `b` samples on `k` learners are
+`t(b, k) = fixed + per_sample * b / k + (sync + sync_per_learner * (k - 2) if k >= 2 else 0)`:
+the time of the computation, and that of exchanging the gradients. Saxena et al. (Effective Elastic Scaling of Deep
+Learning Workloads, MASCOTS 2020) add the two from tables; the linear forms are Pollux' (Qiao et al., OSDI 2021).
+
+A step with a larger batch does not bring as much more: with the gradient noise scale `n` (McCandlish et al., An
+Empirical Model of Large-Batch Training, 2018), a sample in a batch of `b` is worth `(n + b0) / (n + b)` of one in a
+batch of `b0` (Pollux calls it the statistical efficiency). Goodput is the product of that and of the samples in a
+second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The seconds of a step; see above. None may be negative, and a sample takes some time."""
+
+    fixed: float
+    per_sample: float
+    sync: float = 0.0
+    sync_per_learner: float = 0.0
+
+    def __post_init__(self) -> None:
+        values = (self.fixed, self.per_sample, self.sync, self.sync_per_learner)
+        if not all(math.isfinite(value) and value >= 0 for value in values) or self.fixed + self.per_sample <= 0:
+            raise ValueError(f"the seconds of a step must be finite, not negative and not all zero: {values}")
+
+    def step_seconds(self, batch: float, learners: int) -> float:
+        """Return the seconds of one step with a global batch of `batch` samples."""
+        exchange = self.sync + self.sync_per_learner * (learners - 2) if learners > 1 else 0.0
+        return self.fixed + self.per_sample * batch / learners + exchange
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an elastic job allows.
+
+    Args:
+        max_per_learner: The most samples for which a learner has memory; None: it is not known.
+        noise: The gradient noise scale, in samples; None: each sample is worth the same within the range of batches.
+        reference_batch: The batch in which a sample counts as one; None: `min_batch`.
+    """
+
+    min_learners: int
+    max_learners: int
+    min_batch: int
+    max_batch: int
+    max_per_learner: int | None = None
+    noise: float | None = None
+    reference_batch: int | None = None
+
+    def efficiency(self, batch: float) -> float:
+        """Return what a sample in such a batch is worth against one in the reference batch."""
+        if self.noise is None:
+            return 1.0
+        return (self.noise + (self.reference_batch or self.min_batch)) / (self.noise + batch)
+
+    def batches(self, learners: int) -> range:
+        """Return the global batches that so many learners share in equal parts, and have memory for."""
+        most = self.max_batch if self.max_per_learner is None else min(self.max_batch, self.max_per_learner * learners)
+        return range(-(-self.min_batch // learners) * learners, most + 1, learners)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The best batch for a number of learners, and its goodput in samples of the reference batch per second."""
+
+    learners: int
+    batch: int
+    goodput: float
+
+
+def best_points(speed: Speed, limits: Limits) -> tuple[Point, ...]:
+    """Return the best batch of each number of learners that the job allows and that can share one; of equal ones the
+    smallest.
+
+    A number of learners is missing if no batch within the limits is its multiple.
+    """
+    points = []
+    for learners in range(limits.min_learners, limits.max_learners + 1):
+        choice = limits.batches(learners)
+        if not choice:
+            continue
+        if limits.noise is None:
+            # The step of a larger batch takes less time per sample: the largest is best, or as good as all others.
+            batch = choice[-1] if speed.step_seconds(0, learners) > 0 else choice[0]
+        else:
+            batch = _nearest(choice, _best_batch(speed, learners, limits.noise), speed, limits, learners)
+        points.append(Point(learners, batch, _goodput(speed, limits, batch, learners)))
+    return tuple(points)
+
+
+def _goodput(speed: Speed, limits: Limits, batch: int, learners: int) -> float:
+    return batch / speed.step_seconds(batch, learners) * limits.efficiency(batch)
+
+
+def _best_batch(speed: Speed, learners: int, noise: float) -> float:
+    """Return the batch whose goodput is largest, if it could be any number.
+
+    Goodput is proportional to `b / ((o + c b) (n + b))` with the overhead `o` of a step and the seconds `c` of each
+    sample; its derivative is zero at `b = sqrt(o n / c)`.
+    """
+    overhead, each = speed.step_seconds(0, learners), speed.per_sample / learners
+    return math.sqrt(overhead * noise / each) if each else math.inf
+
+
+def _nearest(choice: range, best: float, speed: Speed, limits: Limits, learners: int) -> int:
+    """Return the better of the two allowed batches around the best one: goodput rises up to it, then falls."""
+    below = choice[0] if best <= choice[0] else choice[-1] if best >= choice[-1] else int(best // learners) * learners
+    around = [batch for batch in (below, below + learners) if batch in choice]
+    return max(around, key=lambda batch: (_goodput(speed, limits, batch, learners), -batch))
+
+
+@dataclass(frozen=True)
+class Report:
+    """The seconds of a step that a job has measured with a batch and a number of learners."""
+
+    learners: int
+    batch: int
+    seconds: float
+    weight: float = 1.0
+
+
+def fit_speed(reports: Sequence[Report]) -> Speed | None:
+    """Return the `Speed` that explains the reports best: least squares of relative errors, no term negative.
+
+    Terms that the reports say nothing about are zero: those of the exchange, if all are of one learner.
+
+    Returns:
+        None: no report is usable (finite and positive seconds).
+    """
+    usable = [each for each in reports if math.isfinite(each.seconds) and each.seconds > 0 and each.weight > 0]
+    if not usable:
+        return None
+    rows = np.array([_terms(each) for each in usable])
+    scale = np.array([math.sqrt(each.weight) / each.seconds for each in usable])
+    found = _non_negative(rows * scale[:, None], np.array([each.seconds for each in usable]) * scale)
+    if found[0] + found[1] <= 0:  # all time in the exchange: the computation takes some of it
+        found[1] = min(each.seconds * each.learners / each.batch for each in usable) * 1e-3
+    return Speed(*(float(value) for value in found))
+
+
+def _terms(report: Report) -> tuple[float, float, float, float]:
+    several = report.learners > 1
+    return 1.0, report.batch / report.learners, float(several), float(max(0, report.learners - 2))
+
+
+def _non_negative(rows: Floats, target: Floats) -> Floats:
+    """Return the solution of least squares without negative parts: the best one over all sets of parts that are not
+    zero. There are four parts, so that these are fifteen small problems."""
+    best, least = np.zeros(rows.shape[1]), math.inf
+    for number in range(1, rows.shape[1] + 1):
+        for chosen in combinations(range(rows.shape[1]), number):
+            part, *_ = np.linalg.lstsq(rows[:, chosen], target, rcond=None)
+            error = float(np.square(rows[:, chosen] @ part - target).sum())
+            # A further part must explain something: data without noise leave rounding errors.
+            if (part >= 0).all() and error < least * (1 - 1e-9) - 1e-18:
+                best, least = np.zeros(rows.shape[1]), error
+                best[list(chosen)] = part
+    return best

@@ -1,0 +1,107 @@
+"""How fast a job trains with learners and a batch: the best batch of each size, and the fit to what jobs report."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from updraft.allocation.scalability import Limits, Report, Speed, best_points, fit_speed
+
+speeds = st.builds(
+    Speed,
+    fixed=st.floats(0, 1),
+    per_sample=st.floats(1e-5, 0.1),
+    sync=st.floats(0, 1),
+    sync_per_learner=st.floats(0, 0.1),
+)
+limits = st.builds(
+    lambda low, more, batch, times, memory, noise: Limits(low, low + more, batch, batch * times, memory, noise),
+    st.integers(1, 4), st.integers(0, 12), st.integers(1, 64), st.integers(1, 16),
+    st.none() | st.integers(1, 128), st.none() | st.floats(1, 1e5),
+)  # fmt: skip
+
+
+@given(speeds, limits)
+def test_no_batch_that_the_job_allows_is_better(speed: Speed, limits: Limits) -> None:
+    points = {point.learners: point for point in best_points(speed, limits)}
+    for learners in range(limits.min_learners, limits.max_learners + 1):
+        allowed = [
+            batch
+            for batch in range(limits.min_batch, limits.max_batch + 1)
+            if batch % learners == 0 and (limits.max_per_learner is None or batch // learners <= limits.max_per_learner)
+        ]
+        assert (learners in points) == bool(allowed)
+        if allowed:
+            best = max(b / speed.step_seconds(b, learners) * limits.efficiency(b) for b in allowed)
+            assert points[learners].batch in allowed
+            assert points[learners].goodput == pytest.approx(best, rel=1e-9)
+
+
+def test_a_larger_batch_hides_the_exchange_of_gradients() -> None:
+    speed = Speed(0.0, 0.01, sync=0.4)
+    fixed = best_points(speed, Limits(1, 8, 64, 64))
+    free = best_points(speed, Limits(1, 8, 64, 512, max_per_learner=64))
+    assert [point.learners for point in fixed] == [1, 2, 4, 8]
+    assert fixed[-1].goodput < 2 * fixed[0].goodput
+    assert free[-1].goodput > 4 * free[0].goodput
+    assert free[-1].batch == 512
+
+
+def test_noise_keeps_the_batch_small() -> None:
+    speed = Speed(0.05, 0.001)
+    without = best_points(speed, Limits(1, 1, 32, 4096))[0]
+    noisy = best_points(speed, Limits(1, 1, 32, 4096, noise=50.0))[0]
+    assert without.batch == 4096
+    assert noisy.batch == 50  # sqrt(0.05 * 50 / 0.001)
+    assert Limits(1, 1, 32, 4096, noise=50.0).efficiency(32) == 1
+    assert Limits(1, 1, 32, 4096, noise=50.0, reference_batch=64).efficiency(64) == 1
+
+
+@given(speeds)
+def test_reports_without_noise_give_the_speed_back(speed: Speed) -> None:
+    reports = [Report(k, b, speed.step_seconds(b, k)) for k in (1, 2, 3, 4, 8) for b in (24, 48, 240)]
+    found = fit_speed(reports)
+    assert found is not None
+    for each in reports:
+        assert found.step_seconds(each.batch, each.learners) == pytest.approx(each.seconds, rel=1e-4)
+
+
+def test_noise_changes_the_fit_little() -> None:
+    chance, speed = random.Random(5), Speed(0.02, 0.004, 0.1, 0.005)
+    reports = [
+        Report(k, b, speed.step_seconds(b, k) * chance.uniform(0.9, 1.1))
+        for k in (1, 2, 4, 8)
+        for b in (32, 64, 128, 512)
+        for _ in range(5)
+    ]
+    found = fit_speed(reports)
+    assert found is not None
+    for learners in (1, 2, 4, 8, 16):
+        assert found.step_seconds(256, learners) == pytest.approx(speed.step_seconds(256, learners), rel=0.1)
+
+
+def test_one_report_is_enough_to_begin_with() -> None:
+    found = fit_speed([Report(1, 64, 0.5)])
+    assert found is not None
+    assert found.step_seconds(64, 1) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 0.0, -1.0])
+def test_a_report_that_cannot_be_true_is_left_out(seconds: float) -> None:
+    assert fit_speed([Report(1, 32, seconds)]) is None
+    good = [Report(1, 32, 0.1), Report(1, 64, 0.2)]
+    assert fit_speed([*good, Report(1, 32, seconds)]) == fit_speed(good)
+
+
+def test_nothing_reported_fits_nothing() -> None:
+    assert fit_speed([]) is None
+
+
+@pytest.mark.parametrize("parts", [(-1.0, 1.0), (math.nan, 1.0), (0.0, 0.0), (0.1, math.inf)])
+def test_a_speed_that_cannot_be_is_refused(parts: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="must be finite, not negative"):
+        Speed(*parts)
