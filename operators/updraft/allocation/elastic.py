@@ -86,13 +86,13 @@ class SizingRules:
     """What an operator has decided about sizes.
 
     Args:
-        fairness: The exponent of the speed-ups that are added up: 1 gives devices where they bring most; smaller ones
-            spread them, as -1 does in Pollux.
+        fairness: The exponent of the speed-ups that are added up. 1 gives devices where they bring most, even nearly
+            all to one of two jobs that scale well; smaller ones spread them, as -1 does in Pollux.
         least_gain: The part by which the sum of the speed-ups must rise for a round to change sizes that could stay.
         least_seconds: How long a job keeps a size before it is resized for the sake of speed alone.
     """
 
-    fairness: float = 1.0
+    fairness: float = 0.5
     least_gain: float = 0.05
     least_seconds: float = 60.0
 

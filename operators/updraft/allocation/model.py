@@ -10,17 +10,41 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from updraft.allocation.placement import ANYWHERE, Placement
 from updraft.taints import Taint
 from updraft.tenants import CPU, GPU, PRIORITIES, Priority, Tenant
+
+if TYPE_CHECKING:  # they need NumPy, which a command line alone does not have
+    from updraft.allocation.elastic import Curve
 
 Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
 AGEING = timedelta(hours=12)
 MOST_AGEING_HOURS = 87_600  # ten years: more is priority without ageing
 Rule = Literal["room", "quota", "tenant"]
 LEAST_RUN = timedelta(minutes=10)
+LEAST_GAIN = 0.05
+LEAST_SIZE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Elasticity:
+    """How an elastic gang may be resized.
+
+    Args:
+        curve: The sizes that the job allows, with their goodput.
+        sized_at: Since when it has its present size; None: it waits.
+        pause_seconds: How long it stands still in a resize.
+        resizes: How often it was resized.
+        resizing: Whether it is being resized.
+    """
+
+    curve: Curve
+    sized_at: datetime | None = None
+    pause_seconds: float = 0.0
+    resizes: int = 0
+    resizing: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,7 +54,7 @@ class GangRequest:
     `amounts` is what one learner needs. `devices` is what the whole gang takes of its quota, by kind of device:
     its GPUs, or its learners if they have none; a GPU counts as `gpu`, and as its type if the gang names one. Gangs of
     the same `kind` are equal for the question whether there is room for them. The planner reads these three more often
-    than all else.
+    than all else. `elastic` says how a gang may be resized; while it waits, `learners` are the fewest.
     """
 
     job_id: str
@@ -44,6 +68,7 @@ class GangRequest:
     placement: Placement = ANYWHERE
     priority: Priority = "normal"
     tenant: str = "default"
+    elastic: Elasticity | None = field(default=None, compare=False)
 
     kind: Hashable = field(init=False, repr=False, compare=False)
     amounts: Amounts = field(init=False, repr=False, compare=False)
@@ -65,6 +90,10 @@ class GangRequest:
                 devices[self.gpu_type] = gpus
         for name, value in (("amounts", amounts), ("kind", kind), ("devices", devices)):
             object.__setattr__(self, name, value)  # the class is frozen
+
+    def resized(self, learners: int) -> GangRequest:
+        """Return the same with another number of learners."""
+        return self if learners == self.learners else replace(self, learners=learners)
 
     def turn(self, ageing: timedelta) -> tuple[datetime, str]:
         """Return the sort key of the queue: the time of the request, which a level of priority moves by `ageing`.
@@ -109,12 +138,16 @@ class Policy:
         ageing: The waiting time that counts as much as one level of priority.
         least_run: How long a job keeps its room before a tenant can have it back for its own quota.
         backfill: Whether jobs may pass the first one that waits for room, and give theirs back when it can start.
+        least_gain: The part by which the speed of a tenant's elastic jobs must rise for their sizes to change.
+        least_size: How long an elastic job keeps a size.
     """
 
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     ageing: timedelta = AGEING
     least_run: timedelta = LEAST_RUN
     backfill: bool = True
+    least_gain: float = LEAST_GAIN
+    least_size: timedelta = LEAST_SIZE
 
 
 @dataclass(frozen=True)
@@ -220,13 +253,30 @@ class Reclaim:
 
 
 @dataclass(frozen=True)
+class Resized:
+    """An elastic gang that gets another number of learners, with the batch and the reason.
+
+    Args:
+        batch: The global batch; None: the job does not let the platform choose it.
+        speedup: How many times as fast as with its fewest learners the job is expected to be.
+    """
+
+    job_id: str
+    learners: int
+    batch: int | None
+    speedup: float
+    reason: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """The decision about the queue. Every queued job is in exactly one of `granted`, `waiting` and `impossible`;
     `reclaimed` are running jobs. `passing` names, for granted jobs that pass the first one that waits for room, that
-    job."""
+    job. `resized` are running jobs, and granted ones that start with more than their fewest learners."""
 
     granted: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     impossible: tuple[Impossible, ...] = ()
     reclaimed: tuple[Reclaim, ...] = ()
     passing: Mapping[str, str] = field(default_factory=dict)
+    resized: tuple[Resized, ...] = ()

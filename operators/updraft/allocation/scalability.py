@@ -76,10 +76,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Point:
-    """The best batch for a number of learners, and its goodput in samples of the reference batch per second."""
+    """The best batch for a number of learners, and its goodput in samples of the reference batch per second; or in
+    steps, if the job does not let the platform choose the batch (None)."""
 
     learners: int
-    batch: int
+    batch: int | None
     goodput: float
 
 
@@ -101,6 +102,12 @@ def best_points(speed: Speed, limits: Limits) -> tuple[Point, ...]:
             batch = _nearest(choice, _best_batch(speed, learners, limits.noise), speed, limits, learners)
         points.append(Point(learners, batch, _goodput(speed, limits, batch, learners)))
     return tuple(points)
+
+
+def step_points(speed: Speed, min_learners: int, max_learners: int) -> tuple[Point, ...]:
+    """Return the steps per second of each number of learners, where the batch is the program's own matter. The time of
+    a step is that of `Speed` for a batch of 1."""
+    return tuple(Point(k, None, 1 / speed.step_seconds(1, k)) for k in range(min_learners, max_learners + 1))
 
 
 def _goodput(speed: Speed, limits: Limits, batch: int, learners: int) -> float:

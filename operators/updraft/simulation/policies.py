@@ -223,6 +223,7 @@ def changes(view: View, sizes: Mapping[Course, Point]) -> dict[Course, Size | No
     """Return what differs from the present sizes."""
     found: dict[Course, Size | None] = {course: None for course in view.running if course not in sizes}
     for course, point in sizes.items():
+        assert point.batch is not None  # the jobs of a trace let it be chosen
         size = Size(point.learners, point.batch)
         if course.size != size:
             found[course] = size
