@@ -379,6 +379,8 @@ class Attempt(Schema):
     first_step: int | None = None
     last_step: int | None = None
     revision: int = Field(0, description="Of the manifest that it was launched with")
+    learners: int = Field(1, description="How many it has; at its end, how many it had")
+    batch: int | None = Field(None, description="The global batch that the platform chose for an elastic job")
     evidence: dict[str, Any] = {}
 
 

@@ -201,6 +201,15 @@ class Settings(BaseModel):
         le=87_600,
         description="Minutes that a job keeps its room before another tenant takes it back for its own quota",
     )
+    resize_minutes: float = Field(
+        5, ge=0, le=87_600, description="Minutes that an elastic job keeps its number of learners, at least"
+    )
+    resize_gain: float = Field(
+        0.05,
+        ge=0,
+        le=10,
+        description="Part by which the speed of a tenant's elastic jobs together must rise for their sizes to change",
+    )
     share_half_life_hours: float = Field(
         24, gt=0, le=87_600, description="Hours after which what a tenant has used counts half in its fair share"
     )

@@ -124,11 +124,13 @@ def until_borrowed(stack: Stack) -> None:
 def taken_back(stack: Stack, jobs: list[str]) -> None:
     """Check that jobs were asked for their room, used no budget for it, and went on from a checkpoint."""
     attempts = {job: [a for a in stack.client.attempts(job).attempts if a.role == "train"] for job in jobs}
-    left = [job for job, found in attempts.items() if any(a.label == "grant.reclaimed" for a in found)]
-    assert left
-    for job in left:
-        assert job.startswith(("speech", "robots")), job
-        assert attempts[job][-1].resume is not None, job
+    reasons = {job: [str(a.reason) for a in found if a.label == "grant.reclaimed"] for job, found in attempts.items()}
+    borrowed = [job for job, found in reasons.items() if any("takes back" in reason for reason in found)]
+    assert borrowed
+    for job, found in reasons.items():
+        assert all("takes back" in reason or "has passed a job" in reason for reason in found), (job, found)
+        assert job not in borrowed or job.startswith(("speech", "robots")), (job, found)
+        assert not found or attempts[job][-1].resume is not None, job
 
 
 def never_over(held: list[Use]) -> None:

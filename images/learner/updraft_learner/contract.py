@@ -25,6 +25,8 @@ PREPARE_REPORT_FILE = f"{IO_DIR}/report.json"  # and its output
 BUILD_DIR = f"{ROOT_DIR}/build"  # role build: uv, its work, and what it makes
 INIT_DIR = f"{ROOT_DIR}/init"  # another job's checkpoint, which the program begins with
 INIT_FROM_ENV = "UPDRAFT_INIT_FROM"  # the same as an absolute path; the folder is missing without such a checkpoint
+BATCH_ENV = "UPDRAFT_BATCH"  # the global batch that the platform chose for the learners of this attempt
+LR_SCALE_ENV = "UPDRAFT_LR_SCALE"  # the factor of the learning rate that goes with it
 ENVIRONMENT_DIR = f"{ROOT_DIR}/environment"  # the packages that the job adds to its image
 METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
 STOP_FILE = f"{IO_DIR}/stop"  # if it exists: save a checkpoint and exit with ExitCode.PREEMPTED
@@ -429,12 +431,15 @@ def learner_environment(
     command: str,
     checkpoint_seconds: float | None,
     processes: int = 1,
+    batch: int | None = None,
+    lr_scale: float = 1.0,
 ) -> dict[str, str]:
     """Return the environment of the user's container: FfDL's names, torch's, MLflow's, then the platform's. It holds no
     credential: the token of the MLflow endpoint is added as a reference to the launch's secret.
 
     `processes`: how many a learner has; the launcher sets RANK, LOCAL_RANK and WORLD_SIZE for each. torchrun reads the
-    variables PET_*, if the program's command starts it.
+    variables PET_*, if the program's command starts it. `batch` and `lr_scale`: of an elastic job whose batch the
+    platform chooses.
     """
     environment = {
         "DATA_DIR": DATA_DIR,
@@ -477,4 +482,7 @@ def learner_environment(
     }
     if checkpoint_seconds is not None:
         environment["UPDRAFT_CHECKPOINT_SECONDS"] = f"{checkpoint_seconds:g}"
+    if batch is not None:
+        environment[BATCH_ENV] = str(batch)
+        environment[LR_SCALE_ENV] = f"{lr_scale:g}"
     return environment

@@ -10,6 +10,7 @@ from updraft.allocation.estimate import estimate_starts
 from updraft.allocation.model import (
     AGEING,
     Capacity,
+    Elasticity,
     GangRequest,
     Grant,
     Impossible,
@@ -17,6 +18,7 @@ from updraft.allocation.model import (
     Plan,
     Policy,
     Reclaim,
+    Resized,
     Waiting,
 )
 from updraft.allocation.packing import fits, holds_one, never_fits
@@ -28,6 +30,7 @@ __all__ = [
     "AGEING",
     "PRIORITIES",
     "Capacity",
+    "Elasticity",
     "GangRequest",
     "Grant",
     "Impossible",
@@ -37,6 +40,7 @@ __all__ = [
     "Policy",
     "Priority",
     "Reclaim",
+    "Resized",
     "Waiting",
     "estimate_starts",
     "fits",

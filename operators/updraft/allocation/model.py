@@ -18,6 +18,7 @@ from updraft.tenants import CPU, GPU, PRIORITIES, Priority, Tenant
 
 if TYPE_CHECKING:  # they need NumPy, which a command line alone does not have
     from updraft.allocation.elastic import Curve
+    from updraft.allocation.scalability import Limits
 
 Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
 AGEING = timedelta(hours=12)
@@ -33,13 +34,15 @@ class Elasticity:
     """How an elastic gang may be resized.
 
     Args:
-        curve: The sizes that the job allows, with their goodput.
+        limits: What the job allows.
+        curve: The sizes that it may have now, with their goodput.
         sized_at: Since when it has its present size; None: it waits.
         pause_seconds: How long it stands still in a resize.
         resizes: How often it was resized.
         resizing: Whether it is being resized.
     """
 
+    limits: Limits
     curve: Curve
     sized_at: datetime | None = None
     pause_seconds: float = 0.0

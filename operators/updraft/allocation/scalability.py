@@ -49,6 +49,7 @@ class Limits:
     """What an elastic job allows.
 
     Args:
+        min_batch, max_batch: Of the global batch; None: the batch is the program's own matter.
         max_per_learner: The most samples for which a learner has memory; None: it is not known.
         noise: The gradient noise scale, in samples; None: each sample is worth the same within the range of batches.
         reference_batch: The batch in which a sample counts as one; None: `min_batch`.
@@ -56,20 +57,22 @@ class Limits:
 
     min_learners: int
     max_learners: int
-    min_batch: int
-    max_batch: int
+    min_batch: int | None = None
+    max_batch: int | None = None
     max_per_learner: int | None = None
     noise: float | None = None
     reference_batch: int | None = None
 
     def efficiency(self, batch: float) -> float:
         """Return what a sample in such a batch is worth against one in the reference batch."""
-        if self.noise is None:
-            return 1.0
-        return (self.noise + (self.reference_batch or self.min_batch)) / (self.noise + batch)
+        reference = self.reference_batch or self.min_batch
+        return 1.0 if self.noise is None or reference is None else (self.noise + reference) / (self.noise + batch)
 
     def batches(self, learners: int) -> range:
-        """Return the global batches that so many learners share in equal parts, and have memory for."""
+        """Return the global batches that so many learners share in equal parts, and have memory for; none if the batch
+        is not chosen."""
+        if self.min_batch is None or self.max_batch is None:
+            return range(0)
         most = self.max_batch if self.max_per_learner is None else min(self.max_batch, self.max_per_learner * learners)
         return range(-(-self.min_batch // learners) * learners, most + 1, learners)
 
@@ -88,9 +91,13 @@ def best_points(speed: Speed, limits: Limits) -> tuple[Point, ...]:
     """Return the best batch of each number of learners that the job allows and that can share one; of equal ones the
     smallest.
 
-    A number of learners is missing if no batch within the limits is its multiple.
+    A number of learners is missing if no batch within the limits is its multiple. Where the batch is the program's own
+    matter, goodput is steps per second, with the time of a step for a batch of 1.
     """
     points = []
+    if limits.min_batch is None:
+        sizes = range(limits.min_learners, limits.max_learners + 1)
+        return tuple(Point(learners, None, 1 / speed.step_seconds(1, learners)) for learners in sizes)
     for learners in range(limits.min_learners, limits.max_learners + 1):
         choice = limits.batches(learners)
         if not choice:
@@ -102,12 +109,6 @@ def best_points(speed: Speed, limits: Limits) -> tuple[Point, ...]:
             batch = _nearest(choice, _best_batch(speed, learners, limits.noise), speed, limits, learners)
         points.append(Point(learners, batch, _goodput(speed, limits, batch, learners)))
     return tuple(points)
-
-
-def step_points(speed: Speed, min_learners: int, max_learners: int) -> tuple[Point, ...]:
-    """Return the steps per second of each number of learners, where the batch is the program's own matter. The time of
-    a step is that of `Speed` for a batch of 1."""
-    return tuple(Point(k, None, 1 / speed.step_seconds(1, k)) for k in range(min_learners, max_learners + 1))
 
 
 def _goodput(speed: Speed, limits: Limits, batch: int, learners: int) -> float:
@@ -133,10 +134,10 @@ def _nearest(choice: range, best: float, speed: Speed, limits: Limits, learners:
 
 @dataclass(frozen=True)
 class Report:
-    """The seconds of a step that a job has measured with a batch and a number of learners."""
+    """The seconds of a step that a job has measured with a number of learners and a batch (None: its own)."""
 
     learners: int
-    batch: int
+    batch: int | None
     seconds: float
     weight: float = 1.0
 
@@ -156,13 +157,16 @@ def fit_speed(reports: Sequence[Report]) -> Speed | None:
     scale = np.array([math.sqrt(each.weight) / each.seconds for each in usable])
     found = _non_negative(rows * scale[:, None], np.array([each.seconds for each in usable]) * scale)
     if found[0] + found[1] <= 0:  # all time in the exchange: the computation takes some of it
-        found[1] = min(each.seconds * each.learners / each.batch for each in usable) * 1e-3
-    return Speed(*(float(value) for value in found))
+        found[0] = min(each.seconds * each.learners / (each.batch or 1) for each in usable) * 1e-3
+    per_sample, fixed, sync, sync_per_learner = (float(value) for value in found)
+    return Speed(fixed, per_sample, sync, sync_per_learner)
 
 
 def _terms(report: Report) -> tuple[float, float, float, float]:
+    """Return what the seconds are proportional to. The first term explains a single report alone: until a job has
+    reported more, twice as many learners are expected to be twice as fast."""
     several = report.learners > 1
-    return 1.0, report.batch / report.learners, float(several), float(max(0, report.learners - 2))
+    return (report.batch or 1) / report.learners, 1.0, float(several), float(max(0, report.learners - 2))
 
 
 def _non_negative(rows: Floats, target: Floats) -> Floats:
@@ -178,3 +182,16 @@ def _non_negative(rows: Floats, target: Floats) -> Floats:
                 best, least = np.zeros(rows.shape[1]), error
                 best[list(chosen)] = part
     return best
+
+
+def curve_points(limits: Limits, reports: Sequence[Report]) -> tuple[Point, ...]:
+    """Return the sizes that a job may have now, with what the reports make of each.
+
+    A job that has reported nothing is expected to scale perfectly. It may have at most twice as many learners as were
+    measured, or as its fewest, so that a job which does not scale is noticed before it takes many.
+    """
+    points = best_points(fit_speed(reports) or Speed(0.0, 1.0), limits)
+    if not points:
+        return ()
+    most = 2 * max([points[0].learners, *(each.learners for each in reports)])
+    return tuple(point for point in points if point.learners <= most)

@@ -41,6 +41,8 @@ def _attempt(attempt: Attempt, then: Attempt | None) -> schemas.Attempt:
         reason=attempt.reason,
         action=action(attempt),
         done=done(attempt, then),
+        learners=attempt.membership.size,
+        batch=attempt.batch,
         resume=None if attempt.resume is None else schemas.ResumePlan(**asdict(attempt.resume)),
         relaunch=None if attempt.relaunch is None else schemas.Relaunch(**asdict(attempt.relaunch)),
         first_step=attempt.first_step,

@@ -147,7 +147,7 @@ def attempts(job: JobArgument, as_json: JsonOption = False) -> None:
     elif not found.attempts:
         say("nothing was launched yet")
     else:
-        headings = ("attempt", "role", "began", "took", "from", "steps", "end", "what was done", "reason")
+        headings = ("attempt", "role", "learners", "began", "took", "from", "steps", "end", "what was done", "reason")
         print_table(headings, [_attempt_row(item) for item in found.attempts], stretch="reason")
 
 
@@ -160,6 +160,7 @@ def _attempt_row(item: Attempt) -> tuple[str, ...]:
     return (
         str(item.number),
         item.role,
+        str(item.learners) + (f", batch {item.batch}" if item.batch is not None else ""),
         ago(item.started_at),
         duration(_seconds(item.started_at, item.ended_at)),
         "" if item.resume is None else item.resume.checkpoint or "the beginning",

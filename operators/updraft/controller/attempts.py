@@ -29,6 +29,7 @@ from updraft.recovery.policy import (
     NO_ROOM,
     QUOTA_TOO_SMALL,
     RECLAIMED,
+    RESIZED,
     Budgets,
     Loss,
     PlannedRelaunch,
@@ -70,8 +71,9 @@ def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Att
     over."""
     plan = resume_plan(services, job, role) if after is not None else None
     number = None if after is None else after.number
-    learners = learners_of(manifest_of(job), role)
-    attempt = services.ledger.attempts.ensure(job.id, role, after=number, resume=plan, learners=learners)
+    sized = services.ledger.queue.size(job.id) if role == TRAIN_ROLE else None
+    learners, batch = sized or (learners_of(manifest_of(job), role), None)
+    attempt = services.ledger.attempts.ensure(job.id, role, after=number, resume=plan, learners=learners, batch=batch)
     if attempt.resume:
         log.info("Attempt %d of %s. Resume plan: %s", attempt.number, role, attempt.resume.reason)
     return attempt
@@ -129,7 +131,8 @@ def conclude(
                 outcome, cause=FailureClass.HALTED, label=MEANINGS[EndKind.HALTED].label, action=Action.STOP
             )
         elif outcome.cause is FailureClass.PREEMPTED and (asked := book.queue.leaving(job_id)) is not None:
-            outcome = replace(outcome, reason=asked, label=RECLAIMED, action=Action.RELAUNCH)
+            label = RESIZED if book.queue.resizes(job_id) else RECLAIMED
+            outcome = replace(outcome, reason=asked, label=label, action=Action.RELAUNCH)
         note_steps(services, launch, _statuses(services, launch))
         try:
             attempt = _close(services, job, manifest, launch, attempt, outcome)
@@ -200,9 +203,12 @@ def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift
     from updraft.ledger import Shift
 
     number, label = launch.attempt, outcome.label or None
-    became = {NO_QUOTA: "was refused", NO_ROOM: "found no room", RECLAIMED: "gave its room back"}.get(
-        outcome.label, "was lost"
-    )
+    became = {
+        NO_QUOTA: "was refused",
+        NO_ROOM: "found no room",
+        RECLAIMED: "gave its room back",
+        RESIZED: "was stopped",
+    }.get(outcome.label, "was lost")
     return Shift(
         f"attempt {number} of {launch.role} {became}: {outcome.reason}; {relaunch.reason}",
         {"attempt": number, "cause": outcome.cause.value, "label": label},
@@ -233,7 +239,7 @@ def _following(
         infra_attempts=5 if budget.infra_attempts is None else budget.infra_attempts,
         app_attempts=0 if budget.app_attempts is None else budget.app_attempts,
     )
-    preempted = sum(a.outcome == FailureClass.PREEMPTED and a.label != RECLAIMED for a in ended)
+    preempted = sum(a.outcome == FailureClass.PREEMPTED and a.label not in (RECLAIMED, RESIZED) for a in ended)
     room = outcome.label != NO_ROOM or _room_may_come(services, job, launch.role, ended)
     return decide(outcome, losses, budgets, preempted_before=preempted, room_may_come=room)
 

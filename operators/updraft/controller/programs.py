@@ -143,6 +143,8 @@ def _environment(
         command=command,
         checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
         processes=processes_in(manifest, launch.role) or max(1, manifest.resources.gpus),
+        batch=launch.batch,
+        lr_scale=launch.lr_scale,
     )
     if launch.role == BUILD_ROLE:
         own = objects.environment({**platform, **proxies}, ())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from updraft_learner.contract import LearnerStatus
 
 log = logging.getLogger(__name__)
+LEAST_STEPS, LEAST_SECONDS = 10, 5.0  # over which the time of a step is measured
 
 
 class ProgressMonitor:
@@ -36,7 +37,10 @@ class ProgressMonitor:
     def __init__(self, services: Services, job: Job, launch: Launch) -> None:
         self._services = services
         self._clock = services.timing.clock
-        budget = manifest_of(job).budget
+        manifest = manifest_of(job)
+        budget = manifest.budget
+        self._elastic = manifest.elastic is not None
+        self._began: tuple[float, int] | None = None  # the time of the first status with a step, and that step
         self._launch = launch
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
         self._limits = ProgressLimits(limit, budget.on_no_progress)
@@ -79,7 +83,26 @@ class ProgressMonitor:
                     restart = self._limits.on_no_progress == "restart"
                     end = (EndKind.STALLED if restart else EndKind.GIVEN_UP, finding.reason)
         note_steps(self._services, launch, statuses)
+        if self._elastic:
+            self._note_speed(statuses)
         return end
+
+    def _note_speed(self, statuses: Sequence[LearnerStatus]) -> None:
+        """Record how long a step of an elastic job takes with the present learners, since the first look at its
+        steps."""
+        from updraft.allocation.scalability import Report
+
+        seen = [status for status in statuses if "last" in status.steps]
+        if not seen:
+            return
+        now = seen[0].t, seen[0].steps["last"]
+        began = self._began = self._began or now
+        seconds, steps = now[0] - began[0], now[1] - began[1]
+        if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
+            return
+        launch = self._launch
+        report = Report(launch.membership.size, launch.batch, seconds / steps)
+        self._services.ledger.queue.note_speed(launch.job_id, launch.attempt, report, steps)
 
     def _seen(self, learner: int, status: LearnerStatus, log_lines: int) -> ProgressReport:
         known = self._read.get(learner)

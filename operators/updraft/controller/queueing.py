@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from updraft.controller.records import manifest_of, memory_mib, place_learners
 from updraft.exceptions import RefusedError
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, TRAIN_ROLE
 
 if TYPE_CHECKING:
-    from updraft.allocation import Capacity, GangRequest, Policy
+    from updraft.allocation import Capacity, Elasticity, GangRequest, Grant, Plan, Policy
     from updraft.allocation.shares import Past
     from updraft.ledger import Job, Ledger, Use
     from updraft.ledger.records import QueueRow
     from updraft.manifest import Manifest
+    from updraft.manifest.model import Elastic
     from updraft.services import Services
     from updraft.settings import Settings
     from updraft.tenants import Tenant
@@ -50,6 +51,7 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
     from updraft.allocation import GangRequest, Placement
     from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
 
+    trains = role in (TRAIN_ROLE, *BEFORE_ROLES)
     resources = manifest.resources
     return GangRequest(
         job_id=job_id,
@@ -63,7 +65,19 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
         placement=Placement.of(manifest.pod.node_selector, manifest.pod.tolerated) if manifest.pod else Placement(),
         priority=manifest.priority,
         tenant=manifest.tenant,
+        elastic=elasticity_of(manifest.elastic) if trains and manifest.elastic is not None else None,
     )
+
+
+def elasticity_of(elastic: Elastic) -> Elasticity:
+    """Return the sizes that a manifest allows, of a series of which nothing is known."""
+    from updraft.allocation import Elasticity
+    from updraft.allocation.elastic import Curve
+    from updraft.allocation.scalability import Limits, curve_points
+
+    learners = elastic.min_learners, elastic.max_learners
+    limits = Limits(*learners, elastic.min_batch, elastic.max_batch, elastic.max_batch_per_learner)
+    return Elasticity(limits, Curve(curve_points(limits, ())))
 
 
 def why_never(
@@ -91,13 +105,29 @@ def plan(services: Services, nodes: Sequence[dict[str, Any]]) -> None:
 
 
 def decide(services: Services, capacity: Capacity) -> None:
-    """Plan the whole queue for this capacity."""
-    from updraft.allocation import plan_admissions
-
+    """Plan the whole queue for this capacity, and the sizes of elastic jobs."""
     tenants = services.tenancy().tenants
     policy, now = policy_of(services.settings, tenants), services.ledger.now()
     past = _recent_past_use(services, now) if len(tenants) > 1 else {}
-    services.ledger.queue.plan(partial(plan_admissions, capacity=capacity, policy=policy, past=past, now=now))
+    services.ledger.queue.plan(partial(_decided, capacity=capacity, policy=policy, past=past, now=now))
+
+
+def _decided(
+    queue: Sequence[GangRequest],
+    granted: Sequence[Grant],
+    *,
+    capacity: Capacity,
+    policy: Policy,
+    past: Past,
+    now: datetime,
+) -> Plan:
+    from updraft.allocation import plan_admissions
+
+    if not any(each.elastic is not None for each in (*queue, *(grant.request for grant in granted))):
+        return plan_admissions(queue, granted, capacity, policy=policy, past=past, now=now)
+    from updraft.allocation.resizing import plan_sizes  # NumPy
+
+    return plan_sizes(queue, granted, capacity, policy=policy, past=past, now=now)
 
 
 def estimate(services: Services, capacity: Capacity) -> None:
@@ -140,7 +170,8 @@ def policy_of(settings: Settings, tenants: Mapping[str, Tenant]) -> Policy:
     from updraft.allocation import Policy
 
     ageing, least_run = timedelta(hours=settings.ageing_hours), timedelta(minutes=settings.least_run_minutes)
-    return Policy(tenants, ageing, least_run, settings.backfill)
+    least_size = timedelta(minutes=settings.resize_minutes)
+    return Policy(tenants, ageing, least_run, settings.backfill, settings.resize_gain, least_size)
 
 
 def past_use(ledger: Ledger, settings: Settings, now: datetime) -> Past:

@@ -51,7 +51,16 @@ def memory_limit_mib(settings: Settings, manifest: Manifest, role: str) -> int:
 
 
 def learners_of(manifest: Manifest, role: str) -> int:
-    return manifest.resources.learners if role == TRAIN_ROLE else 1
+    """Return how many learners the role starts with; an elastic training, at least."""
+    if role != TRAIN_ROLE:
+        return 1
+    return manifest.elastic.sizes[0] if manifest.elastic is not None else manifest.resources.learners
+
+
+def batch_of(manifest: Manifest, role: str, learners: int) -> int | None:
+    """Return the smallest batch that an elastic training allows with so many learners; None if the platform does not
+    choose it."""
+    return manifest.elastic.batch(learners) if manifest.elastic is not None and role == TRAIN_ROLE else None
 
 
 def place_learners(manifest: Manifest, role: str) -> int:
@@ -61,8 +70,9 @@ def place_learners(manifest: Manifest, role: str) -> int:
 
 def launch_of(settings: Settings, job: Job, attempt: Attempt) -> Launch:
     """Return what the objects of this attempt are named after, with the members it has now."""
-    namespace = settings.namespace(job.tenant)
-    return Launch(namespace, job.tenant, job.id, attempt.role, attempt.number, attempt.membership)
+    namespace, batch = settings.namespace(job.tenant), attempt.batch
+    scale = manifest_of(job).lr_scale(batch) if batch is not None else 1.0
+    return Launch(namespace, job.tenant, job.id, attempt.role, attempt.number, attempt.membership, batch, scale)
 
 
 def first_launch(settings: Settings, job: Job, manifest: Manifest, role: str) -> Launch:
@@ -73,4 +83,6 @@ def first_launch(settings: Settings, job: Job, manifest: Manifest, role: str) ->
 def planned_launch(settings: Settings, manifest: Manifest, role: str, number: int, job_id: str, tenant: str) -> Launch:
     """Return a launch of a job that need not exist."""
     members = Membership.first(learners_of(manifest, role))
-    return Launch(settings.namespace(tenant), tenant, job_id, role, number, members)
+    batch = batch_of(manifest, role, members.size)
+    scale = manifest.lr_scale(batch)
+    return Launch(settings.namespace(tenant), tenant, job_id, role, number, members, batch, scale)

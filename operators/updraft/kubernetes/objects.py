@@ -61,6 +61,8 @@ class Launch:
     role: str  # as in lifecycle.workflow
     attempt: int
     membership: Membership
+    batch: int | None = None  # the global batch, of an elastic job whose batch the platform chooses
+    lr_scale: float = 1.0
 
     @property
     def base_name(self) -> str:
@@ -253,7 +255,10 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
         "LEARNER_ID": str(learner),
         **dict.fromkeys(("RANK", "NODE_RANK", "PET_NODE_RANK"), rank),
         **dict.fromkeys(("MASTER_ADDR", "PET_MASTER_ADDR"), launch.master_address),
+        **dict.fromkeys(("NUM_LEARNERS", "WORLD_SIZE", "PET_NNODES"), str(launch.membership.size)),
         "UPDRAFT_ATTEMPT": str(launch.attempt),
+        contract.BATCH_ENV: str(launch.batch),
+        contract.LR_SCALE_ENV: f"{launch.lr_scale:g}",
     }
     for container in spec["containers"]:
         for variable in container.get("env", []):

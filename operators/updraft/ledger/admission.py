@@ -7,24 +7,30 @@ something to plan, and waiting triggers see which rows have changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
-from updraft.allocation import GangRequest, Grant, Placement, Plan, Priority
+from updraft.allocation import Elasticity, GangRequest, Grant, Placement, Plan, Priority
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds, revisions
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow, Use
-from updraft.ledger.tables import WORD_LENGTH, UtcDateTime, checkpoints, grants, jobs, queue, uses
+from updraft.ledger.tables import WORD_LENGTH, UtcDateTime, checkpoints, grants, jobs, queue, speeds, uses
 from updraft.lifecycle import TERMINAL, State
 
+if TYPE_CHECKING:  # they need NumPy, and only elastic jobs need them
+    from updraft.allocation.scalability import Report
+
+MOST_REPORTS = 100  # of a series
+RESIZE_SECONDS = 30.0  # in which a job stands still while it is resized
 _AMOUNTS = ("learners", "cpus", "memory_mib", "gpus", "gpu_type")
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
 
+Reports = Mapping[tuple[str, str], Sequence["Report"]]  # by tenant and name of the series
 Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # takes the queue in its order, and the grants
 
 
@@ -58,6 +64,11 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "behind": None,
         "estimated": False,
         "expected_at": None,
+        "elastic": None if request.elastic is None else asdict(request.elastic.limits),
+        "batch": None if request.elastic is None else request.elastic.curve.points[0].batch,
+        "target": None,
+        "target_batch": None,
+        "sized_at": None,
     }
     if row is None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
@@ -181,11 +192,14 @@ def plan(connection: Connection, decide: Decide, clock: Callable[[], datetime]) 
     released = connection.execute(select(func.max(uses.c.released_at))).scalar_one()
     now = max(clock(), released) if released else clock()
     waiting = _waiting(connection)
-    planned = decide([_request(row) for row in waiting.values()], live_grants(connection))
+    reports = _reports(connection)
+    requests = [_request(row, reports) for row in waiting.values()]
+    planned = decide(requests, live_grants(connection, reports))
     for each in planned.reclaimed:
         held = (grants.c.job_id == each.job_id) & grants.c.granted_at.is_not(None) & grants.c.released_at.is_(None)
         values = {"leaving": bounds.message(each.reason), "changed": count_change(connection)}
         connection.execute(update(grants).where(held, grants.c.leaving.is_(None)).values(**values))
+    _resize(connection, planned, now)
     decided = {job_id: _decision(granted_at=now) for job_id in planned.granted}
     for job_id, behind in planned.passing.items():
         connection.execute(update(grants).where(grants.c.job_id == job_id).values(behind=behind))
@@ -234,33 +248,114 @@ def release(connection: Connection, job_id: str, now: datetime) -> bool:
     if row is None:
         return False
     if row.granted_at is not None:
-        held = {name: getattr(row, name) for name in ("job_id", *_AMOUNTS, "granted_at")}
-        connection.execute(insert(uses).values(**held, released_at=now))
+        _used(connection, row, now)
     values = {"released_at": now, "changed": count_change(connection)}
     return connection.execute(update(grants).where(live).values(**values)).rowcount > 0
 
 
-def live_grants(connection: Connection) -> list[Grant]:
-    """Return what is granted and not released, oldest first."""
+def _used(connection: Connection, row: Row[Any], now: datetime) -> None:
+    """Write down what a job has held with its present size."""
+    held = {name: getattr(row, name) for name in ("job_id", *_AMOUNTS)}
+    connection.execute(insert(uses).values(**held, granted_at=row.sized_at or row.granted_at, released_at=now))
+
+
+def _resize(connection: Connection, planned: Plan, now: datetime) -> None:
+    """Write down the sizes that elastic jobs get. Devices that a job gets are its own from now on, those that it gives
+    back when its learners have left (`settle`)."""
+    for each in planned.resized:
+        row = _row(connection, each.job_id)
+        if row is None or row.released_at is not None or row.leaving is not None:
+            continue
+        mine = grants.c.job_id == each.job_id
+        if row.granted_at is None:
+            if each.job_id in planned.granted:
+                values: dict[str, Any] = {"learners": each.learners, "batch": each.batch, "sized_at": now}
+                connection.execute(update(grants).where(mine).values(**values))
+            continue
+        values = {
+            "target": each.learners,
+            "target_batch": each.batch,
+            "leaving": bounds.message(each.reason),
+            "changed": count_change(connection),
+        }
+        if each.learners > row.learners:
+            _used(connection, row, now)
+            values |= {"learners": each.learners, "sized_at": now}
+        connection.execute(update(grants).where(mine).values(**values))
+
+
+def settle(connection: Connection, job_id: str, now: datetime) -> bool:
+    """Give a job whose learners have left the size that was decided for it. Returns False if none was."""
+    _lock(connection)
+    row = _row(connection, job_id)
+    if row is None or row.target is None or row.granted_at is None or row.released_at is not None:
+        return False
+    smaller = row.learners != row.target  # what it grows into is its own already
+    if smaller:
+        _used(connection, row, now)
+    values = {
+        "learners": row.target,
+        "batch": row.target_batch,
+        "target": None,
+        "target_batch": None,
+        "leaving": None,
+        "sized_at": now if smaller else row.sized_at,
+        "resizes": row.resizes + 1,
+        "changed": count_change(connection),
+    }
+    connection.execute(update(grants).where(grants.c.job_id == job_id).values(**values))
+    return True
+
+
+def resizes(connection: Connection, job_id: str) -> bool:
+    """Return whether the job is being given another size."""
+    row = _row(connection, job_id)
+    return row is not None and row.target is not None and row.released_at is None
+
+
+def size(connection: Connection, job_id: str) -> tuple[int, int | None] | None:
+    """Return the learners and the batch that an elastic job has been given; None for another job."""
+    row = _row(connection, job_id)
+    return None if row is None or row.elastic is None else (row.learners, row.batch)
+
+
+def note_speed(connection: Connection, job_id: str, attempt: int, report: Report, steps: int, now: datetime) -> None:
+    """Record how long a step takes in this attempt; replaces what was measured before."""
+    mine = (speeds.c.job_id == job_id) & (speeds.c.attempt == attempt)
+    values = {
+        "learners": report.learners,
+        "batch": report.batch,
+        "seconds": report.seconds,
+        "steps": steps,
+        "at": now,
+    }
+    job_rows.get(connection, job_id, lock=True)  # one writer at a time
+    if connection.execute(update(speeds).where(mine).values(**values)).rowcount == 0:
+        connection.execute(insert(speeds).values(job_id=job_id, attempt=attempt, **values))
+
+
+def live_grants(connection: Connection, reports: Reports | None = None) -> list[Grant]:
+    """Return what is granted and not released, oldest first. With `reports`, elastic jobs have their sizes."""
     saved = (
         select(checkpoints.c.job_id, func.max(checkpoints.c.created_at).label("saved_at"))
         .group_by(checkpoints.c.job_id)
         .subquery()
     )
     query = (
-        select(grants, jobs.c.tenant, jobs.c.state, saved.c.saved_at)
+        select(grants, jobs.c.tenant, jobs.c.name, jobs.c.state, saved.c.saved_at)
         .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
         .outerjoin(saved, saved.c.job_id == grants.c.job_id)
         .where(grants.c.released_at.is_(None), grants.c.granted_at.is_not(None))
         .order_by(grants.c.granted_at)
     )
-    return [_grant(row) for row in connection.execute(query)]
+    return [_grant(row, reports) for row in connection.execute(query)]
 
 
 def held(connection: Connection, job_id: str) -> GangRequest:
     """Return what the job asked for when it came into the queue."""
-    query = select(grants, jobs.c.tenant).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
-    return _request(connection.execute(query.where(grants.c.job_id == job_id)).one())
+    query = select(grants, jobs.c.tenant, jobs.c.name).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+    found = _request(connection.execute(query.where(grants.c.job_id == job_id)).one(), {})
+    return found if found.elastic is None else found.resized(found.elastic.curve.points[0].learners)
 
 
 def leaving(connection: Connection, job_id: str) -> str | None:
@@ -290,7 +385,7 @@ def used(connection: Connection, since: datetime) -> list[Use]:
             row.memory_mib,
             row.gpus,
             row.gpu_type,
-            row.granted_at,
+            getattr(row, "sized_at", None) or row.granted_at,
             row.released_at,
         )
         for row in rows
@@ -312,7 +407,7 @@ def _lock(connection: Connection) -> None:
 def _waiting(connection: Connection) -> dict[str, Row[Any]]:
     ended = [state.value for state in TERMINAL]
     query = (
-        select(grants, jobs.c.tenant)
+        select(grants, jobs.c.tenant, jobs.c.name)
         .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
         .where(_WAITS, jobs.c.state.not_in(ended), jobs.c.cancel_requested_at.is_(None))
     )
@@ -347,7 +442,41 @@ def _admission(row: Row[Any]) -> Admission:
     return Admission(False, row.place, row.reason or UNPLANNED, row.impossible)
 
 
-def _request(row: Row[Any]) -> GangRequest:
+def _reports(connection: Connection) -> Reports:
+    """Return how long the steps of the series took whose elastic jobs are in the queue, newest first."""
+    elastic = (grants.c.elastic.is_not(None)) & grants.c.released_at.is_(None)
+    query = select(jobs.c.tenant, jobs.c.name).join_from(grants, jobs, grants.c.job_id == jobs.c.id).where(elastic)
+    found: dict[tuple[str, str], list[Report]] = {}
+    for tenant, name in connection.execute(query.distinct()):
+        from updraft.allocation.scalability import Report
+
+        of_series = (
+            select(speeds)
+            .join_from(speeds, jobs, speeds.c.job_id == jobs.c.id)
+            .where(jobs.c.tenant == tenant, jobs.c.name == name)
+            .order_by(speeds.c.at.desc())
+            .limit(MOST_REPORTS)
+        )
+        rows = connection.execute(of_series)
+        found[tenant, name] = [Report(row.learners, row.batch, row.seconds, float(row.steps)) for row in rows]
+    return found
+
+
+def _elasticity(row: Row[Any], reports: Reports) -> Elasticity | None:
+    """Return the sizes of an elastic job, from what its series has reported."""
+    if row.elastic is None:
+        return None
+    from updraft.allocation.elastic import Curve
+    from updraft.allocation.scalability import Limits, curve_points
+
+    limits = Limits(**row.elastic)
+    points = curve_points(limits, reports.get((row.tenant, row.name), ()))
+    if not points:  # the manifest was checked: it allows one
+        return None
+    return Elasticity(limits, Curve(points), row.sized_at, RESIZE_SECONDS, row.resizes, row.target is not None)
+
+
+def _request(row: Row[Any], reports: Reports | None = None) -> GangRequest:
     amounts = (row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type)
     return GangRequest(
         row.job_id,
@@ -357,15 +486,18 @@ def _request(row: Row[Any]) -> GangRequest:
         placement=Placement.from_json(row.placement),
         priority=row.priority,
         tenant=row.tenant,
+        elastic=None if reports is None else _elasticity(row, reports),
     )
 
 
-def _grant(row: Row[Any]) -> Grant:
+def _grant(row: Row[Any], reports: Reports | None) -> Grant:
+    # Only a job that trains, or is on its way to another size, is resized.
+    sized = reports if row.target is not None or State(row.state) is State.PROCESSING else None
     return Grant(
-        _request(row),
+        _request(row, sized),
         row.granted_at,
         saved_at=row.saved_at,
-        leaving=row.leaving is not None,
+        leaving=row.leaving is not None and row.target is None,
         movable=State(row.state) is not State.STORING and State(row.state) not in TERMINAL,
         behind=row.behind,
     )

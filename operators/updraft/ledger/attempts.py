@@ -17,7 +17,7 @@ from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.evidence import AttemptEvidence
 from updraft.recovery.outcome import FailureClass
-from updraft.recovery.policy import NO_ROOM, PlannedRelaunch
+from updraft.recovery.policy import NO_ROOM, RESIZED, PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
 UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states that do not count as the program's run time
@@ -33,6 +33,7 @@ def ensure_attempt(
     after: int | None,
     resume: ResumePlan | None,
     learners: int,
+    batch: int | None,
     now: datetime,
 ) -> Attempt:
     """Return the attempt that follows the closed attempt `after`, created once for all callers.
@@ -61,6 +62,7 @@ def ensure_attempt(
         "evidence": {},
         "resume": documents.written("resume", resume),
         "revision": job.revision,
+        "batch": batch,
         **_members(Membership.first(learners)),
     }
     connection.execute(insert(attempts).values(job_id=job_id, role=role, number=number, **values))
@@ -117,7 +119,10 @@ def close_attempt(
     }
     key = (attempts.c.job_id == job_id) & (attempts.c.role == role) & (attempts.c.number == number)
     connection.execute(update(attempts).where(key).values(**values))
-    shown = State.QUEUED if closure.releases_grant else State.RECOVERING
+    if role == TRAIN_ROLE:  # a job whose learners were lost meanwhile goes on with its new size too
+        admission.settle(connection, job_id, now)
+    again = State.RESIZING if closure.label == RESIZED else State.RECOVERING
+    shown = State.QUEUED if closure.releases_grant else again
     if (shift := closure.shift) is not None and is_legal(job.state, shown):
         if closure.releases_grant:
             admission.release(connection, job_id, now)

@@ -74,6 +74,8 @@ def give_back(connection: Connection, job_id: str, now: datetime) -> bool:
     reason = admission.leaving(connection, job_id)
     if reason is None or job.ended or _runs(connection, job_id):
         return False
+    if admission.settle(connection, job_id, now):  # it keeps its room, with the size that was decided for it
+        return False
     request = admission.held(connection, job_id)
     admission.release(connection, job_id, now)
     admission.enqueue(connection, job_id, request)

@@ -217,6 +217,7 @@ class Attempt:
     last_step: int | None = None
     revision: int = 0  # the manifest's revision that it was launched from
     membership: Membership = field(default_factory=lambda: Membership.first(1))
+    batch: int | None = None  # the global batch that the platform chose
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine, insert, select, update
 
@@ -62,6 +62,9 @@ from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.resume import ResumePlan
 from updraft.tenants import Tenancy
+
+if TYPE_CHECKING:  # NumPy
+    from updraft.allocation.scalability import Report
 
 T = TypeVar("T")
 
@@ -335,6 +338,22 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.leaving(connection, job_id)
 
+    def resizes(self, job_id: str) -> bool:
+        """Return whether the job is being given another size."""
+        with self._reading() as connection:
+            return admission.resizes(connection, job_id)
+
+    def size(self, job_id: str) -> tuple[int, int | None] | None:
+        """Return the learners and the batch that an elastic job has been given; None for another job."""
+        with self._reading() as connection:
+            return admission.size(connection, job_id)
+
+    def note_speed(self, job_id: str, attempt: int, report: Report, steps: int) -> None:
+        """Record how long a step takes in this attempt, measured over so many steps; replaces what was measured
+        before."""
+        with self._writing() as connection:
+            admission.note_speed(connection, job_id, attempt, report, steps, self._clock())
+
     def grants(self) -> list[allocation.Grant]:
         """Return what is granted and not released, oldest first."""
         with self._reading() as connection:
@@ -378,6 +397,7 @@ class Attempts(_Repository):
         after: int | None,
         resume: ResumePlan | None = None,
         learners: int = 1,
+        batch: int | None = None,
     ) -> Attempt:
         """Return the attempt that follows `after` (None: the first), made once for all callers; see `attempts`.
 
@@ -385,7 +405,7 @@ class Attempts(_Repository):
         """
         with self._writing() as connection:
             return attempts.ensure_attempt(
-                connection, job_id, role, after=after, resume=resume, learners=learners, now=self._clock()
+                connection, job_id, role, after=after, resume=resume, learners=learners, batch=batch, now=self._clock()
             )
 
     def change_members(self, job_id: str, role: str, number: int, membership: Membership) -> Attempt:

@@ -133,6 +133,13 @@ grants = Table(
     Column("behind", String(ID_LENGTH)),  # the waiting job that it was let pass, and that may have its room back
     Column("estimated", Boolean, nullable=False, server_default=false()),  # whether its start was estimated
     Column("expected_at", UtcDateTime),  # the estimate; none: unknown
+    # Of an elastic job: its limits; the batch of its size; the size that it is being given; since when it has its size.
+    Column("elastic", JSON(none_as_null=True)),
+    Column("batch", Integer),
+    Column("target", Integer),
+    Column("target_batch", Integer),
+    Column("sized_at", UtcDateTime),
+    Column("resizes", Integer, nullable=False, server_default="0"),
     Index(None, "released_at"),
     Index(None, "changed"),
 )
@@ -151,6 +158,20 @@ uses = Table(
     Column("granted_at", UtcDateTime, nullable=False),
     Column("released_at", UtcDateTime, nullable=False),
     Index(None, "released_at"),
+)
+
+# How long a step of an elastic job took in one of its attempts.
+speeds = Table(
+    "speeds",
+    metadata,
+    _job_id(),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("learners", Integer, nullable=False),
+    Column("batch", Integer),  # global; none: the program's own
+    Column("seconds", Float, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Index(None, "at"),
 )
 
 # A single row: the tenants in force, as the file of tenants named them when it was last right.
@@ -190,6 +211,7 @@ attempts = Table(
     Column("revision", Integer, nullable=False, server_default="0"),
     Column("generation", Integer, nullable=False, server_default="1"),  # the generation of `membership`
     Column("membership", JSON(none_as_null=True)),
+    Column("batch", Integer),  # the global batch that the platform chose
 )
 
 checkpoints = Table(

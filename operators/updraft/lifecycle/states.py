@@ -36,14 +36,24 @@ _FORWARD: dict[State, set[State]] = {
     # Data may be staged before or after the gang gets its grant.
     State.PENDING: {State.QUEUED, State.DOWNLOADING, State.HALTED},
     State.QUEUED: {State.DEPLOYING, State.DOWNLOADING, State.HALTED},
-    State.DEPLOYING: {State.DOWNLOADING, State.PROCESSING, State.QUEUED, State.RECOVERING, State.STORING, State.HALTED},
-    State.DOWNLOADING: {State.QUEUED, State.DEPLOYING, State.PROCESSING, State.RECOVERING, State.STORING, State.HALTED},
+    State.DEPLOYING: {
+        State.DOWNLOADING, State.PROCESSING, State.QUEUED, State.RECOVERING, State.RESIZING, State.STORING,
+        State.HALTED,
+    },
+    State.DOWNLOADING: {
+        State.QUEUED, State.DEPLOYING, State.PROCESSING, State.RECOVERING, State.RESIZING, State.STORING, State.HALTED,
+    },
     State.PROCESSING: {State.STORING, State.RECOVERING, State.RESIZING, State.HALTED, State.QUEUED},
-    State.RECOVERING: {State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.QUEUED, State.HALTED},
-    State.RESIZING: {State.PROCESSING, State.RECOVERING, State.STORING, State.HALTED},
+    State.RECOVERING: {
+        State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.RESIZING, State.STORING, State.QUEUED, State.HALTED,
+    },
+    State.RESIZING: {
+        State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.RECOVERING, State.STORING, State.QUEUED,
+        State.HALTED,
+    },
     State.STORING: {State.COMPLETED, State.HALTED, State.RECOVERING, State.QUEUED},
     State.HALTED: {State.QUEUED, State.DEPLOYING},
-}
+}  # fmt: skip
 
 TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
     {state: frozenset() if state in TERMINAL else frozenset({state, *_FORWARD[state]}) | _BROKEN for state in State}

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from updraft.manifest.adopting import adopting_errors
 from updraft.manifest.collecting import collecting_errors
 from updraft.manifest.command import unknown_params
+from updraft.manifest.elastic import elastic_errors
 from updraft.manifest.environment import environment_errors
 from updraft.manifest.errors import FieldError, show
 from updraft.manifest.pod_checks import pod_errors
@@ -27,7 +28,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         _commands,
         _secrets,
         _data,
-        _elastic,
+        elastic_errors,
         _checkpoints,
         collecting_errors,
         _failures,
@@ -171,15 +172,6 @@ def _hidden(items: list[Mapping[str, Any]]) -> Iterator[FieldError]:
 
 def _is_below(mount: str, other: str) -> bool:
     return mount != other and (other == "." or mount.startswith(f"{other}/"))
-
-
-def _elastic(raw: Mapping[str, Any]) -> Iterator[FieldError]:
-    elastic = _part(raw, "elastic")
-    for low_name, high_name in (("min_learners", "max_learners"), ("min_batch", "max_batch")):
-        low, high = elastic.get(low_name), elastic.get(high_name)
-        if _is_count(low) and _is_count(high) and low > high:  # type: ignore[operator]
-            problem = f"{show(low)} is above {high_name}, which is {show(high)}"
-            yield FieldError(f"elastic.{low_name}", show(low), problem, f"at most {show(high)}")
 
 
 def _checkpoints(raw: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -27,7 +27,6 @@ from updraft.manifest.model import Manifest
 from updraft.manifest.reading import Loaded, parse
 from updraft.manifest.schema import json_schema, leaf
 from updraft.manifest.sizes import SIZES
-from updraft.manifest.submission import UNSUPPORTED
 from updraft.manifest.text import plain_mapping, read_mapping
 from updraft.manifest.typed import KINDS, PATTERNS, typed
 
@@ -208,13 +207,12 @@ def _overrides(stated: Mapping[str, Any], defaults: Mapping[str, Any], box: Mapp
 @cache
 def _paths() -> tuple[tuple[str, ...], ...]:
     """Return the paths of the single values that have a field of their own."""
-    unsupported = set(UNSUPPORTED)
 
     def walk(model: Any, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for (_, info), key in zip(model.model_fields.items(), names_of(model), strict=True):
             path = (*prefix, key)
             inner = model_in(info.annotation)
-            if key in _BOX_ONLY or ".".join(path) in unsupported or "dict" in str(info.annotation):
+            if key in _BOX_ONLY or "dict" in str(info.annotation):
                 continue
             if inner:
                 yield from walk(inner, path)

@@ -24,6 +24,7 @@ from pydantic import (
 from updraft.manifest import limits, values
 from updraft.manifest.adopting import check_pattern
 from updraft.manifest.collecting import MOST_COLLECTORS, MetricsSource
+from updraft.manifest.elastic import smallest_batch
 from updraft.manifest.environment import PackageEnvironment
 from updraft.manifest.gate import Gate
 from updraft.manifest.part import Part, Text
@@ -140,12 +141,38 @@ class Resources(Part):
 
 
 class Elastic(Part):
-    """The limits within which the platform may shrink and grow the job while it runs."""
+    """The limits within which the platform chooses the number of learners and the batch while the job runs. At each
+    change the program saves, ends, and goes on from its checkpoint."""
 
-    min_learners: Count = Field(1, ge=1, description="Fewest learners", examples=[1])
-    max_learners: Count = Field(ge=1, description="Most learners", examples=[4])
-    min_batch: Count | None = Field(None, ge=1, description="Smallest global batch", examples=[32])
+    min_learners: Count = Field(1, ge=1, le=64, description="Fewest learners", examples=[1])
+    max_learners: Count = Field(ge=1, le=64, description="Most learners", examples=[4])
+    min_batch: Count | None = Field(
+        None,
+        ge=1,
+        description="Smallest global batch. Without it, the batch is the program's own matter",
+        examples=[32],
+    )
     max_batch: Count | None = Field(None, ge=1, description="Largest global batch", examples=[512])
+    max_batch_per_learner: Count | None = Field(
+        None, ge=1, description="Most samples of a batch that one learner has memory for", examples=[128]
+    )
+    lr: Literal["none", "linear", "sqrt"] = Field(
+        "none",
+        description="How UPDRAFT_LR_SCALE grows with the batch: it is 1 for min_batch, and with linear 2 for a batch "
+        "twice as large",
+    )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the numbers of learners that can share a batch in equal parts."""
+        every = range(self.min_learners, self.max_learners + 1)
+        return tuple(n for n in every if self.min_batch is None or self.batch(n) is not None)
+
+    def batch(self, learners: int) -> int | None:
+        """Return the smallest batch that so many learners can share; None if there is none."""
+        if self.min_batch is None or self.max_batch is None:
+            return None
+        return smallest_batch(learners, self.min_batch, self.max_batch, self.max_batch_per_learner)
 
 
 class Data(Part):
@@ -518,6 +545,25 @@ class Manifest(Part):
     ] = Field(
         {}, description="Notes kept with the job; the platform does not act on them", examples=[{"ticket": "V-12"}]
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _learners_of_elastic(cls, raw: object) -> object:
+        """Fill in the fewest learners of an elastic job that does not name its learners."""
+        if not isinstance(raw, Mapping) or not isinstance(elastic := raw.get("elastic"), Mapping):
+            return raw
+        resources = raw.get("resources", {})
+        if not isinstance(resources, Mapping) or "learners" in resources:
+            return raw
+        return {**raw, "resources": {**resources, "learners": elastic.get("min_learners", 1)}}
+
+    def lr_scale(self, batch: int | None) -> float:
+        """Return the factor of the learning rate for this global batch."""
+        elastic = self.elastic
+        if elastic is None or elastic.min_batch is None or batch is None or elastic.lr == "none":
+            return 1.0
+        ratio = batch / elastic.min_batch
+        return ratio if elastic.lr == "linear" else ratio**0.5
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:

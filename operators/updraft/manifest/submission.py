@@ -4,7 +4,7 @@ Pure. The CLI calls it before it submits; the run's first task calls it again, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -14,26 +14,11 @@ from updraft.manifest.errors import FieldError, ManifestError, nearest, one_of, 
 from updraft.manifest.model import Manifest
 from updraft.manifest.secretive import secrets_in_env
 
-# Field -> (whether the manifest uses it, what is allowed instead). docs/reference/manifest.md lists these.
-_Used = Callable[[Manifest], object]
-UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
-    "elastic": (lambda m: m.elastic, "no elastic field; resources.learners is a fixed number"),
-}
-
 
 def refuse_unsupported(manifest: Manifest, tenants: Sequence[str] = ("default",)) -> tuple[FieldError, ...]:
-    """Return an error for each value in `manifest` that this version of Updraft cannot act on.
-
-    These are fields that are not supported yet, values in `env` that look secret, and a tenant that is not one of
-    `tenants`.
-    """
-    raw = manifest.canonical()
-    errors = [
-        FieldError(path, show(_value(raw, path)), "is not acted on by this version of Updraft", allowed)
-        for path, (used, allowed) in UNSUPPORTED.items()
-        if used(manifest)
-    ]
-    errors += secrets_in_env(manifest.env)
+    """Return an error for each value in `manifest` that the platform does not act on: values in `env` that look secret,
+    and a tenant that is not one of `tenants`."""
+    errors = [*secrets_in_env(manifest.env)]
     if manifest.tenant not in tenants:
         guess = nearest(manifest.tenant, tenants)
         problem = f"{show(manifest.tenant)} is not a tenant of this platform"

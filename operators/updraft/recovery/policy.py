@@ -19,6 +19,7 @@ NO_ROOM = "pod.no_room"
 NO_QUOTA = "quota.exceeded"
 QUOTA_TOO_SMALL = "quota.too_small"
 RECLAIMED = "grant.reclaimed"
+RESIZED = "grant.resized"
 # A job that runs a week loses a node now and then, which is acceptable; a job that loses nodes all the time is not.
 INFRA_WINDOW_SECONDS = 24 * 3600.0
 
@@ -101,8 +102,8 @@ def decide(
     longer avoided.
     """
     losses = [x for x in losses if x.cause is FailureClass.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
-    if outcome.label == RECLAIMED:
-        return _again(outcome, losses, 0.0, "preempted, which is no loss")
+    if outcome.label in (RECLAIMED, RESIZED):
+        return _again(outcome, losses, 0.0, "preempted, which is no loss" if outcome.label == RECLAIMED else "no loss")
     if outcome.cause is FailureClass.PREEMPTED:
         return _again(outcome, losses, INFRA_BACKOFF.seconds(preempted_before), "preempted, which is no loss")
     waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if room_may_come else {})}

@@ -200,6 +200,10 @@ CONTROLLER_ROWS = (
         "lent, or the job had passed one that can start now. The program was asked to save and leave; the job waits "
         "in its earlier place of the queue and goes on from its checkpoint. Costs nothing.",
         "recording", "updraft.controller"),
+    FailureRule("grant.resized", Where.CONTROLLER, FailureClass.PREEMPTED, Action.RELAUNCH,
+        "The planner gave an elastic job another number of learners. The program was asked to save and leave, and goes "
+        "on from its checkpoint with the new size. Costs nothing.",
+        "recording", "updraft.controller"),
     FailureRule("job.halted", Where.CONTROLLER, FailureClass.HALTED, Action.STOP,
         "A person halted the job; it goes on from its last checkpoint when it is resumed.",
         "recording", "updraft.controller"),

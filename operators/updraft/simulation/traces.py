@@ -81,6 +81,8 @@ def generate(
 def _fixed(limits: Limits, asked: int, batch: Batch, share: float) -> tuple[int, int]:
     """Return learners and batch of a job of fixed size: a power of two times the smallest batch, and at least as many
     learners as have memory for it."""
+    assert limits.min_batch is not None
+    assert limits.max_batch is not None
     batches, size = [], limits.min_batch
     while size <= limits.max_batch:
         batches.append(size)

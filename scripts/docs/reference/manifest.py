@@ -10,7 +10,6 @@ from typing import Any
 from updraft.manifest import limits
 from updraft.manifest.schema import json_schema, leaf
 from updraft.manifest.sizes import SIZES
-from updraft.manifest.submission import UNSUPPORTED
 from updraft.manifest.units import DURATION_PATTERN, MEMORY_PATTERN
 from updraft.manifest.values import PARAM_CHARACTERS, reserved_env_names
 from updraft_data.expectations import MOST_REGEX_CHARACTERS
@@ -55,7 +54,6 @@ schedule: {cron: "0 3 * * *"}
 
 def page() -> str:
     """Return docs/reference/manifest.md."""
-    refused = "\n".join(f"| `{path}` | {allowed} |" for path, (_, allowed) in UNSUPPORTED.items())
     sizes = "\n".join(
         f"| `{name}` | {size.cpus:g} | {size.memory} | {size.gpus or ''} | {size.gpu_type or ''} |"
         for name, size in SIZES.items()
@@ -155,14 +153,9 @@ password); `secrets` names a stored one in its place. The names are a list, so a
 `env` and `secrets` may not set names that begin with `UPDRAFT_`, nor:
 {names}.
 
-## What this version does not act on
+## What is refused at submission
 
-These are well-formed, and refused by name when the job is submitted:
-
-| field | what may be written now |
-|---|---|
-{refused}
-| `tenant` | a tenant that the platform has been given |
+A `tenant` that the platform has not been given is refused by name.
 
 `schedule` acts on the manifests in `jobs/`; a manifest that is submitted by hand runs once, now.
 

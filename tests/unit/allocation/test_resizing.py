@@ -25,8 +25,9 @@ GOOD, POOR = Speed(0.0, 0.01, 0.01), Speed(0.0, 0.01, 0.6, 0.05)
 NODES = Capacity(tuple(Node(f"n{n}", 32, 64 * 1024, 4, "A100") for n in range(2)))
 
 
-def curve(speed: Speed = GOOD, least: int = 1, most: int = 8) -> Curve:
-    return Curve(best_points(speed, Limits(least, most, 64, 512, 64)))
+def elasticity(speed: Speed = GOOD, least: int = 1, most: int = 8) -> Elasticity:
+    limits = Limits(least, most, 64, 512, 64)
+    return Elasticity(limits, Curve(best_points(speed, limits)))
 
 
 def request(job_id: str, learners: int = 1, **more: object) -> GangRequest:
@@ -35,7 +36,7 @@ def request(job_id: str, learners: int = 1, **more: object) -> GangRequest:
 
 
 def elastic(job_id: str, speed: Speed = GOOD, least: int = 1, most: int = 8, **more: object) -> GangRequest:
-    return request(job_id, least, elastic=Elasticity(curve(speed, least, most)), **more)
+    return request(job_id, least, elastic=elasticity(speed, least, most), **more)
 
 
 def runs(made: GangRequest, learners: int, *, since: datetime = NOON, **more: object) -> Grant:

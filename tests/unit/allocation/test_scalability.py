@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.allocation.scalability import Limits, Report, Speed, best_points, fit_speed
+from updraft.allocation.scalability import Limits, Report, Speed, best_points, curve_points, fit_speed
 
 speeds = st.builds(
     Speed,
@@ -105,3 +105,24 @@ def test_nothing_reported_fits_nothing() -> None:
 def test_a_speed_that_cannot_be_is_refused(parts: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="must be finite, not negative"):
         Speed(*parts)
+
+
+def test_a_job_that_has_reported_nothing_may_double_its_fewest_learners() -> None:
+    points = curve_points(Limits(2, 16, 64, 512), ())
+    assert [point.learners for point in points] == [2, 3, 4]
+    assert points[-1].goodput == pytest.approx(2 * points[0].goodput)
+
+
+def test_each_measured_size_lets_it_double() -> None:
+    limits, speed = Limits(1, 16, 64, 512), Speed(0.0, 0.01, 0.2)
+    points = curve_points(limits, [Report(k, 64 * k, speed.step_seconds(64 * k, k)) for k in (1, 2, 4)])
+    assert points[-1].learners == 8
+    assert {point.learners: point for point in best_points(speed, limits)}[4].goodput == pytest.approx(
+        points[3].goodput, rel=1e-6
+    )
+
+
+def test_the_batch_may_be_the_programs_own_matter() -> None:
+    points = curve_points(Limits(1, 4), [Report(1, None, 0.8), Report(2, None, 0.5)])
+    assert [(point.learners, point.batch) for point in points] == [(1, None), (2, None), (3, None), (4, None)]
+    assert points[1].goodput / points[0].goodput == pytest.approx(1.6, rel=1e-6)

@@ -20,7 +20,7 @@ from ledger_helpers import grants
 from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import SimulatedKill, api_error, role_of, store_checkpoint, store_done
 
-from updraft.allocation import Plan, Reclaim
+from updraft.allocation import Plan, Reclaim, Resized
 from updraft.controller import queueing
 from updraft.controller.attempts import EndSignal
 from updraft.exceptions import IllegalTransitionError, UpdraftError
@@ -33,6 +33,7 @@ from updraft_learner.backoff import Backoff
 from updraft_learner.contract import STAGING_FAILED
 
 TAKEN_BACK = "tenant b takes back what is lent from its quota"
+CHOSEN = "resized for a test"
 STEPS_LIMIT = 400
 FAR = datetime.max.replace(tzinfo=UTC)
 USED_UP = (
@@ -51,6 +52,7 @@ class Story:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     quota: frozenset[int] = frozenset()  # attempts whose second learner finds it used up
     reclaims: frozenset[str] = frozenset()  # when the planner asks for the job's room
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # when the planner chooses learners and a batch
     back_off: bool = False  # whether a back-off is waited for; otherwise it is over at once
     state: State = State.COMPLETED
 
@@ -65,6 +67,9 @@ class Story:
         book = platform.ledger
         if when in self.reclaims and book.queue.leaving(job_id) is None:
             book.queue.plan(lambda *_: Plan(reclaimed=(Reclaim(job_id, "other", TAKEN_BACK),)))
+        if when in self.sizes and book.queue.leaving(job_id) is None:
+            learners, batch = self.sizes[when]
+            book.queue.plan(lambda *_: Plan(resized=(Resized(job_id, learners, batch, 2.0, CHOSEN),)))
         asked = sum(1 for _ in book.requests.of_job(job_id))
         if asked >= len(self.asks) or book.jobs.get(job_id).ended:
             return

@@ -20,6 +20,7 @@ OWN_TESTS = {
     "docs/howto/data.md": "tests/system/test_streamed_data.py",
     "docs/howto/models.md": "tests/system/test_approval.py",
     "docs/howto/queue.md": "tests/unit/cli/test_cli_queue.py",
+    "docs/howto/elastic.md": "tests/system/test_elastic.py",
     "docs/howto/simulate.md": "tests/unit/cli/test_cli_simulate.py",
     "docs/howto/tenants.md": "tests/unit/cli/test_cli_tenants.py",
     "docs/howto/story.md": "tests/system/test_story.py",

@@ -34,7 +34,13 @@ def ends(ledger: Ledger, job_id: str) -> None:
 
 def services(ledger: Ledger) -> Any:
     settings = SimpleNamespace(
-        ageing_hours=12, least_run_minutes=10, backfill=True, share_half_life_hours=24, ledger_url="of a test"
+        ageing_hours=12,
+        least_run_minutes=10,
+        backfill=True,
+        share_half_life_hours=24,
+        resize_minutes=5,
+        resize_gain=0.05,
+        ledger_url="of a test",
     )
     return SimpleNamespace(ledger=ledger, settings=settings, tenancy=lambda: Tenancy.of("default"))
 

@@ -10,7 +10,6 @@ import pytest
 
 from updraft.manifest import SIZES, ManifestError, form_fields, from_form, json_schema, parse, read_form
 from updraft.manifest.sizes import SizeName
-from updraft.manifest.submission import UNSUPPORTED
 
 BASE = parse(
     {
@@ -134,11 +133,6 @@ def test_a_choice_that_is_empty_is_shown_as_not_set() -> None:
     for field in form_fields().values():
         if None in field.schema.get("enum", ()):
             assert field.schema["values_display"]["null"] == "not set"
-
-
-def test_no_field_of_the_form_is_one_that_would_be_refused() -> None:
-    names = {path.replace(".", "_") for path in UNSUPPORTED}
-    assert not [name for name in form_fields(BASE) if name in names or name.startswith("elastic")]
 
 
 def test_a_field_wins_over_the_box_and_an_empty_one_does_not() -> None:

@@ -28,7 +28,6 @@ IMAGES = {
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
-        ({"elastic": {"max_learners": 2}}, "elastic"),
         ({"tenant": "vison"}, "tenant"),
     ],
 )

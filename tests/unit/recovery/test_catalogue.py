@@ -17,7 +17,7 @@ ABSENT = ContainerFacts("absent")
 RUNNING = ContainerFacts("running")
 GUARDIANS = {
     "progress.stalled", "program.no_checkpoint", "pod.not_started", "pod.no_room", "job.halted", "job.cancelled",
-    "job.deadline", "quota.exceeded", "quota.too_small", "secret.gone", "grant.reclaimed",
+    "job.deadline", "quota.exceeded", "quota.too_small", "secret.gone", "grant.reclaimed", "grant.resized",
 }  # fmt: skip
 
 
