@@ -320,7 +320,8 @@ def size(connection: Connection, job_id: str) -> tuple[int, int | None] | None:
 
 
 def note_speed(connection: Connection, job_id: str, attempt: int, report: Report, steps: int, now: datetime) -> None:
-    """Record how long a step takes in this attempt; replaces what was measured before."""
+    """Record how long a step takes in this attempt; replaces what was measured before. The first report of an attempt
+    is a reason to plan."""
     mine = (speeds.c.job_id == job_id) & (speeds.c.attempt == attempt)
     values = {
         "learners": report.learners,
@@ -332,6 +333,7 @@ def note_speed(connection: Connection, job_id: str, attempt: int, report: Report
     job_rows.get(connection, job_id, lock=True)  # one writer at a time
     if connection.execute(update(speeds).where(mine).values(**values)).rowcount == 0:
         connection.execute(insert(speeds).values(job_id=job_id, attempt=attempt, **values))
+        count_change(connection)
 
 
 def live_grants(connection: Connection, reports: Reports | None = None) -> list[Grant]:

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +33,7 @@ from updraft.controller.queueing import ask, requeue
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.kubernetes.watch import LaunchKey, PodWatch
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import NO_QUOTA, releases_grant
 from updraft.services import UsesServices
@@ -279,7 +280,9 @@ class GangTrigger(UsesServices, BaseTrigger):
         except RefusedError as exc:
             seen = EndSignal(EndKind.REFUSED, str(exc))
         else:
-            seen = await self._watch_attempt(watch, job, launch, attempt)
+            elastic = self.role == TRAIN_ROLE and job.manifest.get("elastic") is not None
+            with self._queue().planned() if elastic else nullcontext():
+                seen = await self._watch_attempt(watch, job, launch, attempt)
         closed = await self._call(attempts.conclude, self.services, core, self.job_id, self.role, attempt.number, seen)
         if closed is None:
             self.log.info("The learners are alive; going on (%s)", seen.reason)

@@ -84,7 +84,7 @@ class WaitingJob:
 
 
 class QueueReader:
-    """The queue of one cluster in one event loop. It works while a job waits here."""
+    """The queue of one cluster in one event loop. It works while a job waits here, or an elastic one runs."""
 
     def __init__(self, services: Services, conn_id: str) -> None:
         self._services = services
@@ -92,6 +92,7 @@ class QueueReader:
         self._timing = services.timing
         self._clock = services.timing.clock
         self._places: set[WaitingJob] = set()
+        self._users: set[object] = set()  # who needs the queue to be planned
         self._work: asyncio.Task[None] | None = None
         self._planning: asyncio.Task[None] | None = None
         self._planned = asyncio.Event()  # set when there is a new plan to read
@@ -108,29 +109,40 @@ class QueueReader:
     def waiting(self, job_id: str, what: str) -> Iterator[WaitingJob]:
         """Give a job of this process its place; the ledger shows `what` as its controller until the block is left."""
         mine = WaitingJob(job_id, self._timing)
-        self._places.add(mine)
+        with self.planned():
+            self._places.add(mine)
+            try:
+                with request_poller(self._services).guarding(job_id, what):
+                    yield mine
+            finally:
+                self._places.discard(mine)
+
+    @contextmanager
+    def planned(self) -> Iterator[None]:
+        """Have the queue planned until the block is left, also if no job waits: an elastic one may get another size."""
+        user = object()
+        self._users.add(user)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
         try:
-            with request_poller(self._services).guarding(job_id, what):
-                yield mine
+            yield
         finally:
-            self._places.discard(mine)
+            self._users.discard(user)
 
     async def _run(self) -> None:
         """Serve the jobs that wait here, holding the lease. A job that comes while the lease is released finds the loop
         still running."""
-        while self._places:
+        while self._users:
             try:
                 await self._serve()
             finally:
                 await self._stop()
 
     async def _serve(self) -> None:
-        """Serve until no job waits here."""
+        """Serve until nobody needs it."""
         away = False
         self._since = self._asked = None
-        while self._places:
+        while self._users:
             try:
                 await self._turn()
                 away = False

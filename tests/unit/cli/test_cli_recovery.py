@@ -140,7 +140,7 @@ def test_attempts_tell_how_each_ended_and_what_was_done(airflow: FakeAirflow, ru
     again = {"number": 2, "role": "train", "started_at": NOW, "resume": plan, "first_step": 301, "last_step": 310}
     serve(airflow, {"/attempts": {"attempts": [lost, again]}})
     head, first, second = run("attempts", "digits-1").out.splitlines()
-    assert head.split()[:4] == ["attempt", "role", "began", "took"]
+    assert head.split()[:4] == ["attempt", "role", "learners", "began"]
     for words in ("60 s", "1 to 340", "infrastructure (node.lost)", lost["done"], lost["reason"]):
         assert str(words) in first
     for words in ("step-300", "301 to 310, 40 repeated", "runs"):
