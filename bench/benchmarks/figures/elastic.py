@@ -16,12 +16,12 @@ from updraft.simulation.engine import Course
 from updraft.simulation.traces import KINDS, MIX, Batch, generate
 
 NAME, TITLE = "elastic", "Elastic sizes: the paper's experiments"
-HOURS = 4.0
+HOURS = 3.0
 PAUSE = 30.0  # seconds of a checkpoint and restart, as in the paper's setting
 RATES = (20, 40, 60, 90, 120)  # jobs in an hour, for 40 devices
 
 NOTES = (
-    "Jobs arrive at random for 4 hours at 40 devices, or for 3 hours at 400. Each trains for 10 to 90 minutes on one "
+    "Jobs arrive at random for 3 hours. Each trains for 10 to 90 minutes on one "
     "device. Four kinds, in equal parts if nothing else is said: compute-bound, balanced, communication-bound, and "
     "compute-bound with a batch that may not change. A batch is 32 to 512, and a learner has memory for 64 samples. A "
     "start and a resize cost 30 s. Speeds are made up (`updraft.simulation.traces.KINDS`): the paper's are not "
@@ -38,14 +38,14 @@ NOTES = (
 
 
 def measure(options: Options) -> Measured:
-    runs = options.pairs(3, 1)
+    runs = options.pairs(2, 1)
     hours = HOURS if not options.quick else 1.0
     restricted = _restricted(runs, hours)
     rows_drop = [_dropped(40, rate, MIX, "random", runs, hours) for rate in RATES]
     rows_drop += [_dropped(40, 60, MIX, batch, runs, hours) for batch in ("smallest", "largest")]
     rows_drop += [_dropped(40, 60, (kind,), "random", runs, hours) for kind in KINDS]
     large = (200, 600, 1200) if not options.quick else (600,)
-    rows_drop += [_dropped(400, rate, MIX, "random", 1, min(3.0, hours)) for rate in large]
+    rows_drop += [_dropped(400, rate, MIX, "random", 1, hours) for rate in large]
     rows_wait = [_waiting(40, rate, MIX, "random", runs, hours) for rate in RATES]
     rows_wait += [_waiting(40, 60, MIX, batch, runs, hours) for batch in ("smallest", "largest")]
     rows_wait += [_waiting(40, 60, (kind,), "random", runs, hours) for kind in KINDS]

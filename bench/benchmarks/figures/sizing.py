@@ -52,7 +52,7 @@ def measure(options: Chosen) -> Measured:
         common = name != "ties"
         comparisons.append(
             Comparison(
-                name=f"Sizes of 1,000 jobs, {name}: choose_sizes / recurrence",
+                name=f"Sizes of 1,000 jobs, {name}",
                 unit="s",
                 a="choose_sizes",
                 b="recurrence",
