@@ -204,6 +204,7 @@ def _environment(manifest: Manifest, folder: Path, environment: Mapping[str, str
         master_port=_free_port(),
         command=render_command(manifest),
         checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
+        batch=manifest.elastic.batch(1) if manifest.elastic is not None else None,
     )
     here = {name: _here(value, folder) for name, value in platform.items() if not name.startswith("MLFLOW_RUN")}
     here.pop("MLFLOW_EXPERIMENT_ID", None)

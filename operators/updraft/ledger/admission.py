@@ -262,6 +262,8 @@ def _used(connection: Connection, row: Row[Any], now: datetime) -> None:
 def _resize(connection: Connection, planned: Plan, now: datetime) -> None:
     """Write down the sizes that elastic jobs get. Devices that a job gets are its own from now on, those that it gives
     back when its learners have left (`settle`)."""
+    started = grants.c.job_id.in_(planned.granted) & grants.c.elastic.is_not(None)
+    connection.execute(update(grants).where(started).values(sized_at=now))
     for each in planned.resized:
         row = _row(connection, each.job_id)
         if row is None or row.released_at is not None or row.leaving is not None:
@@ -269,7 +271,7 @@ def _resize(connection: Connection, planned: Plan, now: datetime) -> None:
         mine = grants.c.job_id == each.job_id
         if row.granted_at is None:
             if each.job_id in planned.granted:
-                values: dict[str, Any] = {"learners": each.learners, "batch": each.batch, "sized_at": now}
+                values: dict[str, Any] = {"learners": each.learners, "batch": each.batch}
                 connection.execute(update(grants).where(mine).values(**values))
             continue
         values = {

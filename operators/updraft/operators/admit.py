@@ -138,7 +138,8 @@ class AdmitOperator(UsesServices, BaseOperator):
         if kind == "impossible":
             raise RefusedError(reason)
         manifest = manifest_of(job)
-        granted = _amounts(manifest)
+        sized = self.services.ledger.queue.size(job.id)
+        granted = _amounts(manifest, sized[0] if sized is not None else manifest.resources.learners)
         evidence = {"granted": manifest.canonical()["resources"]}
         self.services.ledger.jobs.move(job.id, State.DEPLOYING, f"admitted: {granted}", evidence)
         self.log.info("Admitted: %s", granted)
@@ -299,13 +300,13 @@ class AdmitOperator(UsesServices, BaseOperator):
         self.log.info("MLflow run %s", ref.run_id)
 
 
-def _amounts(manifest: Manifest) -> str:
+def _amounts(manifest: Manifest, learners: int) -> str:
     """Return what is granted, as its submitter wrote it: `2 x (0.5 CPU, 256 MiB)`."""
     resources = manifest.resources
     parts = [f"{resources.cpus:g} CPU", f"{memory_mib(manifest)} MiB"]
     if resources.gpus:
         parts.append(f"{resources.gpus} GPU" + (f" {resources.gpu_type}" if resources.gpu_type else ""))
-    return f"{resources.learners} x ({', '.join(parts)})"
+    return f"{learners} x ({', '.join(parts)})"
 
 
 def _described(manifest: Manifest) -> dict[str, Any]:

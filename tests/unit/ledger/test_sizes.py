@@ -1,0 +1,170 @@
+"""The sizes of elastic jobs in the ledger: what is decided, what is held meanwhile, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from ledger_helpers import add_job
+
+from updraft.allocation import Elasticity, GangRequest, Grant, Plan, Resized
+from updraft.allocation.elastic import Curve
+from updraft.allocation.scalability import Limits, Report, curve_points
+from updraft.ledger import AttemptClosure, Ledger
+from updraft.ledger.records import Shift
+from updraft.lifecycle import State
+from updraft.recovery.policy import PlannedRelaunch
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LIMITS = Limits(1, 8, 32, 256)
+TOLD = Shift("attempt 1 of train was stopped", {}, {})
+
+
+def waiting(ledger: Ledger, job_id: str) -> None:
+    add_job(ledger, job_id)
+    sizes = Elasticity(LIMITS, Curve(curve_points(LIMITS, ())))
+    ledger.queue.enqueue(job_id, GangRequest(job_id, 1, 1, 256, 1, None, NOON, elastic=sizes))
+    ledger.jobs.move(job_id, State.QUEUED, "waiting")
+
+
+def decide(ledger: Ledger, *, granted: Sequence[str] = (), **sizes: int) -> list[Grant]:
+    """Let the planner decide; return the grants that it saw."""
+    seen: list[Grant] = []
+
+    def decided(queue: Sequence[GangRequest], grants: Sequence[Grant]) -> Plan:
+        seen.extend(grants)
+        resized = tuple(Resized(job, n, 32 * n, float(n), f"{n} learners") for job, n in sizes.items())
+        return Plan(granted=tuple(granted), resized=resized)
+
+    ledger.queue.plan(decided)
+    return seen
+
+
+def running(ledger: Ledger, job_id: str, learners: int) -> None:
+    waiting(ledger, job_id)
+    decide(ledger, granted=(job_id,), **{job_id: learners})
+    ledger.queue.start(job_id, "granted")
+    ledger.attempts.ensure(job_id, "train", after=None, learners=learners, batch=32 * learners)
+    ledger.jobs.move(job_id, State.PROCESSING, "runs")
+
+
+def ended(ledger: Ledger, job_id: str, label: str = "grant.resized", *, releases: bool = False) -> None:
+    relaunch = PlannedRelaunch(NOON, 0.0, "again")
+    closure = AttemptClosure("preempted", "asked", label=label, relaunch=relaunch, shift=TOLD, releases_grant=releases)
+    ledger.attempts.close(job_id, "train", 1, closure)
+
+
+def held(ledger: Ledger) -> list[int]:
+    return [use.learners for use in ledger.queue.used(NOON - timedelta(days=9999))]
+
+
+def test_a_job_starts_with_the_size_that_was_decided(ledger: Ledger) -> None:
+    waiting(ledger, "a")
+    assert ledger.queue.size("a") == (1, 32)
+    decide(ledger, granted=("a",), a=2)
+    assert ledger.queue.size("a") == (2, 64)
+    assert ledger.queue.admission("a").granted
+    assert ledger.queue.leaving("a") is None
+
+
+def test_a_job_of_fixed_size_has_none(ledger: Ledger) -> None:
+    add_job(ledger, "a")
+    ledger.queue.enqueue("a", GangRequest("a", 1, 1, 256, 1, None, NOON))
+    assert ledger.queue.size("a") is None
+    assert not ledger.queue.resizes("a")
+
+
+def test_a_growing_job_holds_the_larger_size_at_once(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    decide(ledger, a=4)
+    assert ledger.queue.leaving("a") == "4 learners"
+    assert ledger.queue.resizes("a")
+    assert [grant.request.learners for grant in ledger.queue.grants()] == [4]
+    ended(ledger, "a")
+    assert ledger.queue.size("a") == (4, 128)
+    assert ledger.queue.leaving("a") is None
+    assert ledger.jobs.get("a").state is State.RESIZING
+    assert held(ledger) == [2, 4]
+
+
+def test_a_shrinking_job_holds_its_size_until_its_learners_have_left(ledger: Ledger) -> None:
+    running(ledger, "a", 4)
+    decide(ledger, a=1)
+    assert [grant.request.learners for grant in ledger.queue.grants()] == [4]
+    assert ledger.queue.size("a") == (4, 128)
+    ledger.queue.hold("nothing to plan")
+    ended(ledger, "a")
+    assert ledger.queue.size("a") == (1, 32)
+    assert held(ledger) == [4, 1]
+    assert ledger.queue.plan_is_due()  # what it gave back is to be given away
+
+
+def test_a_job_that_is_being_resized_is_seen_so(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    (before,) = decide(ledger, a=4)
+    assert before.request.elastic is not None
+    assert (before.request.elastic.resizing, before.request.elastic.resizes) == (False, 0)
+    (meanwhile,) = decide(ledger)
+    assert meanwhile.request.elastic is not None
+    assert (meanwhile.request.elastic.resizing, meanwhile.leaving) == (True, False)
+    ended(ledger, "a")
+    ledger.jobs.move("a", State.PROCESSING, "runs")
+    (after,) = decide(ledger)
+    assert after.request.elastic is not None
+    assert (after.request.elastic.resizing, after.request.elastic.resizes) == (False, 1)
+
+
+def test_a_second_decision_before_the_first_is_done_changes_nothing(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    decide(ledger, a=4)
+    decide(ledger, a=8)
+    assert ledger.queue.leaving("a") == "4 learners"
+    ended(ledger, "a")
+    ended(ledger, "a")
+    assert ledger.queue.size("a") == (4, 128)
+
+
+@pytest.mark.parametrize("state", [State.DEPLOYING, State.RECOVERING])
+def test_a_job_that_does_not_train_is_not_resized(ledger: Ledger, state: State) -> None:
+    running(ledger, "a", 2)
+    if state is State.DEPLOYING:
+        ledger.jobs.move("a", State.RECOVERING, "lost")
+    ledger.jobs.move("a", state, "for a test")
+    (seen,) = decide(ledger)
+    assert seen.request.elastic is None
+
+
+def test_a_job_that_loses_its_room_waits_for_its_fewest_learners(ledger: Ledger) -> None:
+    running(ledger, "a", 4)
+    decide(ledger, a=8)
+    ended(ledger, "a", "pod.no_room", releases=True)
+    assert held(ledger)[-1] == 8
+    sizes = Elasticity(LIMITS, Curve(curve_points(LIMITS, ())))
+    ledger.queue.requeue("a", GangRequest("a", 1, 1, 256, 1, None, NOON, elastic=sizes))
+    assert ledger.queue.size("a") == (1, 32)
+    assert not ledger.queue.resizes("a")
+
+
+def test_jobs_of_a_series_share_what_was_measured(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    for learners, seconds in ((1, 0.4), (2, 0.2)):
+        ledger.queue.note_speed("a", learners, Report(learners, 64, seconds + 9), 10)
+        ledger.queue.note_speed("a", learners, Report(learners, 64, seconds), 500)
+    waiting(ledger, "b")
+    seen: list[GangRequest] = []
+    ledger.queue.plan(lambda queue, grants: seen.extend(queue) or Plan())  # type: ignore[func-returns-value]
+    (b,) = seen
+    assert b.elastic is not None
+    assert b.elastic.curve.learners.tolist() == [1, 2, 3, 4]  # twice what was measured
+    assert b.elastic.curve.speedups[1] == pytest.approx(2, rel=0.01)
+
+
+def test_the_first_report_of_an_attempt_is_planned(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.hold("nothing to plan")
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 100)
+    assert ledger.queue.plan_is_due()
+    ledger.queue.hold("nothing to plan")
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 200)
+    assert not ledger.queue.plan_is_due()
