@@ -270,6 +270,16 @@ class JobSummary(Schema):
     override: str | None = Field(None, description="What a person made Airflow say against the evidence")
 
 
+class JobSize(Schema):
+    """A number of learners that an elastic job may have, with how fast it is expected to be."""
+
+    learners: int
+    batch: int | None = Field(None, description="The global batch that goes with it; none: it is the program's own")
+    speedup: float = Field(description="How many times as fast as with the fewest learners")
+    step_seconds: float | None = Field(None, description="Measured time of a step with so many learners; none: not yet")
+    current: bool = False
+
+
 class JobDetail(JobSummary):
     """A job with everything that its page shows."""
 
@@ -282,6 +292,7 @@ class JobDetail(JobSummary):
     learners: tuple[Learner, ...] = ()
     metrics: dict[str, float] = {}
     queue: Queue | None = None
+    sizes: tuple[JobSize, ...] = Field((), description="Of an elastic job: the sizes that it may have now")
     verdict: dict[str, Any] | None = Field(None, description="Evidence of the end; none before it")
     approval: str | None = Field(None, description="Address of the page where a person approves or rejects its model")
     links: Links = Links()

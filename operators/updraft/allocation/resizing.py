@@ -53,7 +53,7 @@ def plan_sizes(
     if any(each.rule == "room" for each in plan.waiting):
         return _shrunk(plan, queue, every, movable, capacity, policy, past, now)
     sizes = _Sizes(every, movable, (), set(plan.granted), capacity, policy, now)
-    return replace(plan, resized=sizes.now())
+    return replace(plan, resized=sizes.chosen())
 
 
 def _shrunk(
@@ -79,7 +79,7 @@ def _shrunk(
     by_id = {request.job_id: request for request in waiting}
     coming = [by_id[job_id] for job_id in then.granted]
     shrinking = [grant for grant in movable if grant.request.job_id in may]
-    resized = _Sizes(every, shrinking, coming, started, capacity, policy, now).now()
+    resized = _Sizes(every, shrinking, coming, started, capacity, policy, now).chosen()
     if not resized:
         return plan
     return replace(
@@ -127,23 +127,23 @@ class _Sizes:
             self._decided |= {grant.request.job_id: _smallest(grant.request) for grant in movable}
         self._found: dict[str, tuple[Resize, str]] = {}
 
-    def now(self) -> tuple[Resized, ...]:
+    def chosen(self) -> tuple[Resized, ...]:
         """Return the resizes that can begin now: all that shrink, and those that grow into room that is free."""
         for _, tenants in sorted(self._pools.items()):
             self._solve(tenants)
         shrinking = [each for each, _ in self._found.values() if each.after.learners < self._held[each.job_id].learners]
         growing = [each for each, _ in self._found.values() if each.after.learners > self._held[each.job_id].learners]
-        held, chosen = dict(self._held), list(shrinking)
+        held, begins = dict(self._held), list(shrinking)
         shares = Shares(self._policy.tenants, self._nodes, held.values(), {})
         for each in growing:
-            now = held[each.job_id]
-            larger = {**held, each.job_id: now.resized(each.after.learners)}
-            more = now.resized(each.after.learners - now.learners)
+            present = held[each.job_id]
+            larger = {**held, each.job_id: present.resized(each.after.learners)}
+            more = present.resized(each.after.learners - present.learners)
             if shares.lacks(more) is None and free_after([*larger.values()], self._room, self._nodes) is not None:
                 held = larger
                 shares.take(more)
-                chosen.append(each)
-        return tuple(self._resized(each) for each in chosen)
+                begins.append(each)
+        return tuple(self._resized(each) for each in begins)
 
     def _resized(self, each: Resize) -> Resized:
         reason = self._found[each.job_id][1]

@@ -6,7 +6,7 @@ Every route gets a job through `JobReader.job`, which checks the tenant.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from updraft.api import accepted, views
@@ -16,6 +16,7 @@ from updraft.controller.approval import approval_asked
 from updraft.controller.idempotency import MODEL_VERSION, PROMOTION
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
+from updraft.ledger.records import SizeRow
 from updraft.lifecycle import State
 from updraft.manifest.errors import nearest
 from updraft.schemas import JobDetail, JobSummary
@@ -142,8 +143,13 @@ class JobReader:
         if isinstance(job, JobDetail):
             return job
         known = self._known(job)
+        if job.manifest.get("elastic") is not None:
+            known = replace(known, sizes=self.parts.deadline.call("ledger", lambda: self._sizes(job)))
         learners = views.learners(self.learners(job, known.attempts).statuses)
         return views.detail(job, self.parts.settings, known, learners)
+
+    def _sizes(self, job: Job) -> list[SizeRow]:
+        return self.parts.ledger().queue.sizes(job.id)
 
     def transitions(self, job: Job | None) -> list[Transition]:
         if job is None:

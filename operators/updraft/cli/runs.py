@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from updraft.client import Client
-    from updraft.schemas import JobDetail, JobSummary, LogLine, MetricPoint, Metrics, Progress, Stage
+    from updraft.schemas import JobDetail, JobSize, JobSummary, LogLine, MetricPoint, Metrics, Progress, Stage
 
 SPARK_COLUMNS = 24
+BAR = 24  # characters of the longest bar
 METRICS_PER_REQUEST = 100  # the route takes at most 200 names, and URLs have a length limit
 
 
@@ -117,11 +118,29 @@ def _print_job(job: JobDetail, stages: list[Stage]) -> None:
         for transition in job.transitions
     ]
     print_table(("since", "state", "reason"), history, stretch="reason")
+    if job.sizes:
+        print_sizes(job.sizes)
     if job.ended:
         live.print_summary(out(), job, dict(job.metrics))
     else:
         for label, url in live.urls(job):
             say(f"{label}: {url}")
+
+
+def print_sizes(sizes: Sequence[JobSize]) -> None:
+    """Print the sizes that an elastic job may have, with a bar for how fast each is."""
+    most = max(size.speedup for size in sizes)
+    rows = [
+        (
+            f"{size.learners}{' (now)' if size.current else ''}",
+            "" if size.batch is None else str(size.batch),
+            "" if size.step_seconds is None else f"{size.step_seconds:.3g} s",
+            f"{size.speedup:.2f}",
+            "█" * max(1, round(BAR * size.speedup / most)),
+        )
+        for size in sizes
+    ]
+    print_table(("learners", "batch", "a step took", "times as fast", ""), rows)
 
 
 @handled

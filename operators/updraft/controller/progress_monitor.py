@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from updraft.controller.attempts import note_steps
@@ -101,8 +102,10 @@ class ProgressMonitor:
         if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
             return
         launch = self._launch
-        report = Report(launch.membership.size, launch.batch, seconds / steps)
-        self._services.ledger.queue.note_speed(launch.job_id, launch.attempt, report, steps)
+        each = seconds / steps
+        first = datetime.fromtimestamp(began[0] - each * max(0, began[1] - seen[0].steps["first"]), UTC)
+        report = Report(launch.membership.size, launch.batch, each)
+        self._services.ledger.queue.note_speed(launch.job_id, launch.attempt, report, steps, first)
 
     def _seen(self, learner: int, status: LearnerStatus, log_lines: int) -> ProgressReport:
         known = self._read.get(learner)

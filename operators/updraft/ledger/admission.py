@@ -7,9 +7,9 @@ something to plan, and waiting triggers see which rows have changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
@@ -18,7 +18,7 @@ from updraft.allocation import Elasticity, GangRequest, Grant, Placement, Plan, 
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds, revisions
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow, Use
+from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow, SizeRow, Use
 from updraft.ledger.tables import WORD_LENGTH, UtcDateTime, checkpoints, grants, jobs, queue, speeds, uses
 from updraft.lifecycle import TERMINAL, State
 
@@ -26,11 +26,21 @@ if TYPE_CHECKING:  # they need NumPy, and only elastic jobs need them
     from updraft.allocation.scalability import Report
 
 MOST_REPORTS = 100  # of a series
-RESIZE_SECONDS = 30.0  # in which a job stands still while it is resized
+MOST_WEIGHT = 1000  # steps: what was measured over more counts no more, so that a short attempt counts too
+RESIZE_SECONDS = 30.0  # in which a job stands still while it is resized, until it is measured
 _AMOUNTS = ("learners", "cpus", "memory_mib", "gpus", "gpu_type")
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
 
-Reports = Mapping[tuple[str, str], Sequence["Report"]]  # by tenant and name of the series
+
+@dataclass(frozen=True)
+class Measured:
+    """What the jobs of a series have measured: the time of their steps, newest first, and their pauses in resizes."""
+
+    reports: Sequence[Report] = ()
+    pauses: Sequence[float] = ()
+
+
+Series = Mapping[tuple[str, str], Measured]  # by tenant and name
 Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # takes the queue in its order, and the grants
 
 
@@ -69,6 +79,7 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "target": None,
         "target_batch": None,
         "sized_at": None,
+        "asked_at": None,
     }
     if row is None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
@@ -192,9 +203,9 @@ def plan(connection: Connection, decide: Decide, clock: Callable[[], datetime]) 
     released = connection.execute(select(func.max(uses.c.released_at))).scalar_one()
     now = max(clock(), released) if released else clock()
     waiting = _waiting(connection)
-    reports = _reports(connection)
-    requests = [_request(row, reports) for row in waiting.values()]
-    planned = decide(requests, live_grants(connection, reports))
+    measured = _measured(connection)
+    requests = [_request(row, measured) for row in waiting.values()]
+    planned = decide(requests, live_grants(connection, measured))
     for each in planned.reclaimed:
         held = (grants.c.job_id == each.job_id) & grants.c.granted_at.is_not(None) & grants.c.released_at.is_(None)
         values = {"leaving": bounds.message(each.reason), "changed": count_change(connection)}
@@ -262,8 +273,9 @@ def _used(connection: Connection, row: Row[Any], now: datetime) -> None:
 def _resize(connection: Connection, planned: Plan, now: datetime) -> None:
     """Write down the sizes that elastic jobs get. Devices that a job gets are its own from now on, those that it gives
     back when its learners have left (`settle`)."""
-    started = grants.c.job_id.in_(planned.granted) & grants.c.elastic.is_not(None)
-    connection.execute(update(grants).where(started).values(sized_at=now))
+    if planned.granted:
+        started = grants.c.job_id.in_(planned.granted) & grants.c.elastic.is_not(None)
+        connection.execute(update(grants).where(started).values(sized_at=now))
     for each in planned.resized:
         row = _row(connection, each.job_id)
         if row is None or row.released_at is not None or row.leaving is not None:
@@ -278,6 +290,7 @@ def _resize(connection: Connection, planned: Plan, now: datetime) -> None:
             "target": each.learners,
             "target_batch": each.batch,
             "leaving": bounds.message(each.reason),
+            "asked_at": now,
             "changed": count_change(connection),
         }
         if each.learners > row.learners:
@@ -321,9 +334,37 @@ def size(connection: Connection, job_id: str) -> tuple[int, int | None] | None:
     return None if row is None or row.elastic is None else (row.learners, row.batch)
 
 
-def note_speed(connection: Connection, job_id: str, attempt: int, report: Report, steps: int, now: datetime) -> None:
-    """Record how long a step takes in this attempt; replaces what was measured before. The first report of an attempt
-    is a reason to plan."""
+def sizes(connection: Connection, job_id: str) -> list[SizeRow]:
+    """Return the sizes that an elastic job may have now; none for another job."""
+    of_job = (jobs.c.tenant, jobs.c.name)
+    query = select(grants, *of_job).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+    row = connection.execute(query.where(grants.c.job_id == job_id)).one_or_none()
+    if row is None or row.elastic is None:
+        return []
+    measured = _measured_of(connection, row.tenant, row.name)
+    found = _elasticity(row, {(row.tenant, row.name): measured})
+    if found is None:
+        return []
+    learners = found.curve.learners.tolist()
+    seconds = {n: [each.seconds for each in measured.reports if each.learners == n] for n in learners}
+    has_room = row.granted_at is not None and row.released_at is None
+    return [
+        SizeRow(
+            point.learners,
+            point.batch,
+            float(speedup),
+            fmean(seconds[point.learners]) if seconds[point.learners] else None,
+            has_room and point.learners == row.learners,
+        )
+        for point, speedup in zip(found.curve.points, found.curve.speedups, strict=True)
+    ]
+
+
+def note_speed(
+    connection: Connection, job_id: str, attempt: int, report: Report, steps: int, began: datetime, now: datetime
+) -> None:
+    """Record how long a step takes in this attempt, whose first step was at `began`; replaces what was measured before.
+    The first report of an attempt is a reason to plan, and ends the pause of a resize."""
     mine = (speeds.c.job_id == job_id) & (speeds.c.attempt == attempt)
     values = {
         "learners": report.learners,
@@ -334,12 +375,16 @@ def note_speed(connection: Connection, job_id: str, attempt: int, report: Report
     }
     job_rows.get(connection, job_id, lock=True)  # one writer at a time
     if connection.execute(update(speeds).where(mine).values(**values)).rowcount == 0:
-        connection.execute(insert(speeds).values(job_id=job_id, attempt=attempt, **values))
-        count_change(connection)
+        row = _row(connection, job_id)
+        asked = None if row is None else row.asked_at
+        pause = None if asked is None else max(0.0, (began - asked).total_seconds())
+        connection.execute(insert(speeds).values(job_id=job_id, attempt=attempt, pause=pause, **values))
+        change = update(grants).where(grants.c.job_id == job_id)
+        connection.execute(change.values(asked_at=None, changed=count_change(connection)))
 
 
-def live_grants(connection: Connection, reports: Reports | None = None) -> list[Grant]:
-    """Return what is granted and not released, oldest first. With `reports`, elastic jobs have their sizes."""
+def live_grants(connection: Connection, measured: Series | None = None) -> list[Grant]:
+    """Return what is granted and not released, oldest first. With `measured`, elastic jobs have their sizes."""
     saved = (
         select(checkpoints.c.job_id, func.max(checkpoints.c.created_at).label("saved_at"))
         .group_by(checkpoints.c.job_id)
@@ -352,7 +397,7 @@ def live_grants(connection: Connection, reports: Reports | None = None) -> list[
         .where(grants.c.released_at.is_(None), grants.c.granted_at.is_not(None))
         .order_by(grants.c.granted_at)
     )
-    return [_grant(row, reports) for row in connection.execute(query)]
+    return [_grant(row, measured) for row in connection.execute(query)]
 
 
 def held(connection: Connection, job_id: str) -> GangRequest:
@@ -446,41 +491,47 @@ def _admission(row: Row[Any]) -> Admission:
     return Admission(False, row.place, row.reason or UNPLANNED, row.impossible)
 
 
-def _reports(connection: Connection) -> Reports:
-    """Return how long the steps of the series took whose elastic jobs are in the queue, newest first."""
+def _measured(connection: Connection) -> Series:
+    """Return what the series have measured whose elastic jobs are in the queue."""
     elastic = (grants.c.elastic.is_not(None)) & grants.c.released_at.is_(None)
     query = select(jobs.c.tenant, jobs.c.name).join_from(grants, jobs, grants.c.job_id == jobs.c.id).where(elastic)
-    found: dict[tuple[str, str], list[Report]] = {}
-    for tenant, name in connection.execute(query.distinct()):
-        from updraft.allocation.scalability import Report
-
-        of_series = (
-            select(speeds)
-            .join_from(speeds, jobs, speeds.c.job_id == jobs.c.id)
-            .where(jobs.c.tenant == tenant, jobs.c.name == name)
-            .order_by(speeds.c.at.desc())
-            .limit(MOST_REPORTS)
-        )
-        rows = connection.execute(of_series)
-        found[tenant, name] = [Report(row.learners, row.batch, row.seconds, float(row.steps)) for row in rows]
-    return found
+    series = connection.execute(query.distinct()).all()
+    return {(tenant, name): _measured_of(connection, tenant, name) for tenant, name in series}
 
 
-def _elasticity(row: Row[Any], reports: Reports) -> Elasticity | None:
-    """Return the sizes of an elastic job, from what its series has reported."""
+def _measured_of(connection: Connection, tenant: str, name: str) -> Measured:
+    from updraft.allocation.scalability import Report
+
+    query = (
+        select(speeds)
+        .join_from(speeds, jobs, speeds.c.job_id == jobs.c.id)
+        .where(jobs.c.tenant == tenant, jobs.c.name == name)
+        .order_by(speeds.c.at.desc())
+        .limit(MOST_REPORTS)
+    )
+    rows = connection.execute(query).all()
+    return Measured(
+        [Report(row.learners, row.batch, row.seconds, float(min(row.steps, MOST_WEIGHT))) for row in rows],
+        [row.pause for row in rows if row.pause is not None],
+    )
+
+
+def _elasticity(row: Row[Any], measured: Series) -> Elasticity | None:
+    """Return the sizes of an elastic job, from what its series has measured."""
     if row.elastic is None:
         return None
     from updraft.allocation.elastic import Curve
     from updraft.allocation.scalability import Limits, curve_points
 
-    limits = Limits(**row.elastic)
-    points = curve_points(limits, reports.get((row.tenant, row.name), ()))
+    limits, known = Limits(**row.elastic), measured.get((row.tenant, row.name), Measured())
+    points = curve_points(limits, known.reports)
     if not points:  # the manifest was checked: it allows one
         return None
-    return Elasticity(limits, Curve(points), row.sized_at, RESIZE_SECONDS, row.resizes, row.target is not None)
+    pause = median(known.pauses) if known.pauses else RESIZE_SECONDS
+    return Elasticity(limits, Curve(points), row.sized_at, pause, row.resizes, row.target is not None)
 
 
-def _request(row: Row[Any], reports: Reports | None = None) -> GangRequest:
+def _request(row: Row[Any], measured: Series | None = None) -> GangRequest:
     amounts = (row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type)
     return GangRequest(
         row.job_id,
@@ -490,13 +541,13 @@ def _request(row: Row[Any], reports: Reports | None = None) -> GangRequest:
         placement=Placement.from_json(row.placement),
         priority=row.priority,
         tenant=row.tenant,
-        elastic=None if reports is None else _elasticity(row, reports),
+        elastic=None if measured is None else _elasticity(row, measured),
     )
 
 
-def _grant(row: Row[Any], reports: Reports | None) -> Grant:
+def _grant(row: Row[Any], measured: Series | None) -> Grant:
     # Only a job that trains, or is on its way to another size, is resized.
-    sized = reports if row.target is not None or State(row.state) is State.PROCESSING else None
+    sized = measured if row.target is not None or State(row.state) is State.PROCESSING else None
     return Grant(
         _request(row, sized),
         row.granted_at,

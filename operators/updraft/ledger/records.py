@@ -175,6 +175,23 @@ class QueueRow:
 
 
 @dataclass(frozen=True)
+class SizeRow:
+    """A size that an elastic job may have.
+
+    Args:
+        speedup: How many times as fast as with its fewest learners it is expected to be.
+        step_seconds: The measured time of a step with so many learners, on average; None: not measured.
+        current: Whether the job has this size.
+    """
+
+    learners: int
+    batch: int | None
+    speedup: float
+    step_seconds: float | None = None
+    current: bool = False
+
+
+@dataclass(frozen=True)
 class Use:
     """What a job has held, from its grant to its release; `released_at` is None while it holds it."""
 

@@ -52,6 +52,7 @@ from updraft.ledger.records import (
     Schedule,
     Series,
     SeriesEvent,
+    SizeRow,
     Transition,
     Use,
     Validation,
@@ -348,11 +349,16 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.size(connection, job_id)
 
-    def note_speed(self, job_id: str, attempt: int, report: Report, steps: int) -> None:
-        """Record how long a step takes in this attempt, measured over so many steps; replaces what was measured
-        before."""
+    def sizes(self, job_id: str) -> list[SizeRow]:
+        """Return the sizes that an elastic job may have now; none for another job."""
+        with self._reading() as connection:
+            return admission.sizes(connection, job_id)
+
+    def note_speed(self, job_id: str, attempt: int, report: Report, steps: int, began: datetime) -> None:
+        """Record how long a step takes in this attempt, whose first step was at `began`, measured over so many steps;
+        replaces what was measured before."""
         with self._writing() as connection:
-            admission.note_speed(connection, job_id, attempt, report, steps, self._clock())
+            admission.note_speed(connection, job_id, attempt, report, steps, began, self._clock())
 
     def grants(self) -> list[allocation.Grant]:
         """Return what is granted and not released, oldest first."""

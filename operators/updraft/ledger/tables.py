@@ -139,6 +139,7 @@ grants = Table(
     Column("target", Integer),
     Column("target_batch", Integer),
     Column("sized_at", UtcDateTime),
+    Column("asked_at", UtcDateTime),  # when it was asked to leave for another size, until it trains with it
     Column("resizes", Integer, nullable=False, server_default="0"),
     Index(None, "released_at"),
     Index(None, "changed"),
@@ -170,6 +171,7 @@ speeds = Table(
     Column("batch", Integer),  # global; none: the program's own
     Column("seconds", Float, nullable=False),
     Column("steps", BigInteger, nullable=False),
+    Column("pause", Float),  # seconds without a step before this attempt, if it followed a resize
     Column("at", UtcDateTime, nullable=False),
     Index(None, "at"),
 )

@@ -207,6 +207,17 @@ def test_show(airflow: FakeAirflow, run: Run) -> None:
     assert (unknown.code, unknown.err) == (5, "error: job: 'digits-9' does not exist\n")
 
 
+def test_show_draws_the_sizes_of_an_elastic_job(airflow: FakeAirflow, run: Run) -> None:
+    airflow.runs["digits-1"] = {"dag_id": "train_model", "state": "running", "tasks": []}
+    sizes = [
+        {"learners": 1, "batch": 64, "speedup": 1.0, "step_seconds": 0.25},
+        {"learners": 2, "batch": 128, "speedup": 1.5, "current": True},
+    ]
+    airflow.jobs["digits-1"] = [job_answer(state="PROCESSING", sizes=sizes)]
+    lines = [line.split() for line in run("show", "digits-1").out.splitlines() if "█" in line]
+    assert lines == [["1", "64", "0.25", "s", "1.00", "█" * 16], ["2", "(now)", "128", "1.50", "█" * 24]]
+
+
 def test_logs_cannot_take_the_terminal_over(airflow: FakeAirflow, run: Run) -> None:
     lines = [{"n": 1, "t": NOW, "line": "loss\t0.5"}, {"n": 2, "t": NOW, "line": "\x1b]0;evil\x07\x1b[2Jred\r\x9b"}]
     page = {"role": "train", "attempt": 1, "latest_attempt": 1, "learner": 1, "lines": lines, "after": 2}

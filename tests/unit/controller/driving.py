@@ -190,6 +190,10 @@ class Queue:
     def waiting(self, job_id: str, what: str) -> Iterator[Place]:
         yield Place(self.driver, job_id)
 
+    @contextmanager
+    def planned(self) -> Iterator[None]:
+        yield
+
 
 @dataclass
 class Place:

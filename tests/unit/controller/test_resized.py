@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.lifecycle import State
 
 Make = Callable[..., Platform]
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ELASTIC = {"elastic": {"min_learners": 1, "max_learners": 4, "min_batch": 32, "max_batch": 256, "lr": "linear"}}
 FREE = {"resources": {"learners": 1, "cpus": 0.1, "memory": "64MiB"}}
 
@@ -144,8 +146,8 @@ def test_reported_speeds_decide_about_sizes(make_platform: Make) -> None:
     story = replace(sized(3, 96), sizes={})
     platform = begun(make_platform, story)
     for attempt, (learners, seconds) in enumerate(((1, 0.1), (2, 0.3), (4, 0.9)), start=1):
-        platform.ledger.queue.note_speed(platform.job.id, attempt, Report(learners, 64, seconds), 500)
-        platform.ledger.queue.note_speed(platform.job.id, attempt, Report(learners, 64, seconds), 600)
+        platform.ledger.queue.note_speed(platform.job.id, attempt, Report(learners, 64, seconds), 500, NOON)
+        platform.ledger.queue.note_speed(platform.job.id, attempt, Report(learners, 64, seconds), 600, NOON)
     platform.ledger.queue.release(platform.job.id)
     queueing.enqueue(platform.services, platform.job)
     nodes = platform.cluster._plain(platform.cluster.list_node())["items"]

@@ -149,8 +149,8 @@ def test_a_job_that_loses_its_room_waits_for_its_fewest_learners(ledger: Ledger)
 def test_jobs_of_a_series_share_what_was_measured(ledger: Ledger) -> None:
     running(ledger, "a", 2)
     for learners, seconds in ((1, 0.4), (2, 0.2)):
-        ledger.queue.note_speed("a", learners, Report(learners, 64, seconds + 9), 10)
-        ledger.queue.note_speed("a", learners, Report(learners, 64, seconds), 500)
+        ledger.queue.note_speed("a", learners, Report(learners, 64, seconds + 9), 10, NOON)
+        ledger.queue.note_speed("a", learners, Report(learners, 64, seconds), 500, NOON)
     waiting(ledger, "b")
     seen: list[GangRequest] = []
     ledger.queue.plan(lambda queue, grants: seen.extend(queue) or Plan())  # type: ignore[func-returns-value]
@@ -163,8 +163,39 @@ def test_jobs_of_a_series_share_what_was_measured(ledger: Ledger) -> None:
 def test_the_first_report_of_an_attempt_is_planned(ledger: Ledger) -> None:
     running(ledger, "a", 2)
     ledger.queue.hold("nothing to plan")
-    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 100)
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 100, NOON)
     assert ledger.queue.plan_is_due()
     ledger.queue.hold("nothing to plan")
-    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 200)
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 200, NOON)
     assert not ledger.queue.plan_is_due()
+
+
+def test_the_sizes_that_a_job_may_have_are_listed(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.25), 100, NOON)
+    ledger.queue.note_speed("a", 2, Report(2, 64, 0.15), 100, NOON)
+    found = ledger.queue.sizes("a")
+    assert [(size.learners, size.current) for size in found] == [(1, False), (2, True), (3, False), (4, False)]
+    assert [size.step_seconds for size in found] == [None, pytest.approx(0.2), None, None]
+    assert found[0].speedup == 1
+    ledger.queue.release("a")
+    assert not any(size.current for size in ledger.queue.sizes("a"))
+    add_job(ledger, "fixed")
+    assert ledger.queue.sizes("fixed") == []
+
+
+def test_the_pause_of_a_resize_is_measured(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 100, ledger.now())
+    decide(ledger, a=4)
+    asked = ledger.now()
+    ended(ledger, "a")
+    ledger.jobs.move("a", State.PROCESSING, "runs")
+    (before,) = decide(ledger)
+    assert before.request.elastic is not None
+    assert before.request.elastic.pause_seconds == 30  # nothing is measured yet
+    for steps in (100, 200):
+        ledger.queue.note_speed("a", 2, Report(4, 64, 0.1), steps, asked + timedelta(seconds=8))
+    (after,) = decide(ledger)
+    assert after.request.elastic is not None
+    assert after.request.elastic.pause_seconds == pytest.approx(8, abs=1)

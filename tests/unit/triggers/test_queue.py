@@ -103,6 +103,19 @@ def test_a_place_that_is_given_back_is_given_to_the_next(ledger: Ledger, cluster
     run(main)
 
 
+def test_the_queue_is_planned_while_an_elastic_job_runs_and_no_job_waits_here(
+    ledger: Ledger, cluster: list[Any]
+) -> None:
+    async def main() -> None:
+        mine = QueueReader(services_in_use(), "c")
+        with mine.planned():
+            await comes(lambda: not ledger.queue.plan_is_due())
+            first = waits(ledger, 0)  # as if another process had put it into the queue
+            await comes(lambda: ledger.queue.admission(first).granted)
+
+    run(main)
+
+
 def test_nothing_is_planned_while_nothing_changes(
     ledger: Ledger, outside: Outside, cluster: list[Any], plans: list[object]
 ) -> None:

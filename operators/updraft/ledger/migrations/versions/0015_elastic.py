@@ -12,7 +12,7 @@ down_revision = "0014"
 branch_labels = None
 depends_on = None
 
-GRANTS = ("elastic", "batch", "target", "target_batch", "sized_at", "resizes")
+GRANTS = ("elastic", "batch", "target", "target_batch", "sized_at", "asked_at", "resizes")
 
 
 def upgrade() -> None:
@@ -20,6 +20,7 @@ def upgrade() -> None:
     for name in ("batch", "target", "target_batch"):
         op.add_column("grants", sa.Column(name, sa.Integer))
     op.add_column("grants", sa.Column("sized_at", UtcDateTime))
+    op.add_column("grants", sa.Column("asked_at", UtcDateTime))
     op.add_column("grants", sa.Column("resizes", sa.Integer, nullable=False, server_default="0"))
     op.add_column("attempts", sa.Column("batch", sa.Integer))
     op.create_table(
@@ -30,6 +31,7 @@ def upgrade() -> None:
         sa.Column("batch", sa.Integer),
         sa.Column("seconds", sa.Float, nullable=False),
         sa.Column("steps", sa.BigInteger, nullable=False),
+        sa.Column("pause", sa.Float),
         sa.Column("at", UtcDateTime, nullable=False),
         sa.PrimaryKeyConstraint("job_id", "attempt", name="pk_speeds"),
     )
