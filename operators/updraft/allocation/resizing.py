@@ -116,7 +116,9 @@ class _Sizes:
         self._rules = SizingRules(least_gain=policy.least_gain, least_seconds=policy.least_size.total_seconds())
         self._held = {grant.request.job_id: grant.request for grant in every}
         self._coming = coming
-        nodes = capacity.open_to(request.placement for request in (*self._held.values(), *coming))
+        kinds = [request.placement for request in (*self._held.values(), *coming)]
+        # A job that trains must not stand still for a node that its pool has yet to get.
+        nodes = tuple(node for node in capacity.open_to(kinds) if not node.grows)
         self._nodes, self._room = nodes, Room.of(nodes)
         self._pools: dict[str, dict[str, list[Grant]]] = defaultdict(lambda: defaultdict(list))
         for grant in movable:

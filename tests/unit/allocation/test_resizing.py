@@ -138,6 +138,12 @@ def test_a_pool_that_pieces_do_not_fit_is_solved_again() -> None:
     assert sizes(found) == {"a": 2}  # one learner of two devices on each node, though six devices are free
 
 
+def test_no_job_grows_into_a_node_that_is_not_there_yet() -> None:
+    nodes = Capacity((*NODES.nodes, Node("soon", 32, 64 * 1024, 4, "A100", grows=True)))
+    found = plan_sizes([], [runs(elastic("a", most=16), 2)], nodes, policy=Policy(), past={}, now=LATER)
+    assert sizes(found) == {"a": 8}
+
+
 def test_jobs_without_gpus_are_sized_too() -> None:
     nodes = Capacity((Node("n", 4, 8 * 1024),))
     found = plan_sizes([elastic("a", gpus=0)], [], nodes, policy=Policy(), past={}, now=LATER)
