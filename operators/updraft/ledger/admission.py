@@ -7,40 +7,29 @@ something to plan, and waiting triggers see which rows have changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
-from updraft.allocation import Elasticity, GangRequest, Grant, Placement, Plan, Priority
+from updraft.allocation import GangRequest, Grant, Placement, Plan, Priority
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds, revisions
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow, SizeRow, Use
+from updraft.ledger.sizes import Series, elasticity, measured_in_queue, measured_of
 from updraft.ledger.tables import WORD_LENGTH, UtcDateTime, checkpoints, grants, jobs, queue, speeds, uses
 from updraft.lifecycle import TERMINAL, State
 
 if TYPE_CHECKING:  # they need NumPy, and only elastic jobs need them
     from updraft.allocation.scalability import Report
 
-MOST_REPORTS = 100  # of a series
-MOST_WEIGHT = 1000  # steps: what was measured over more counts no more, so that a short attempt counts too
-RESIZE_SECONDS = 30.0  # in which a job stands still while it is resized, until it is measured
 _AMOUNTS = ("learners", "cpus", "memory_mib", "gpus", "gpu_type")
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What the jobs of a series have measured: the time of their steps, newest first, and their pauses in resizes."""
-
-    reports: Sequence[Report] = ()
-    pauses: Sequence[float] = ()
-
-
-Series = Mapping[tuple[str, str], Measured]  # by tenant and name
 Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # takes the queue in its order, and the grants
 
 
@@ -203,7 +192,7 @@ def plan(connection: Connection, decide: Decide, clock: Callable[[], datetime]) 
     released = connection.execute(select(func.max(uses.c.released_at))).scalar_one()
     now = max(clock(), released) if released else clock()
     waiting = _waiting(connection)
-    measured = _measured(connection)
+    measured = measured_in_queue(connection)
     requests = [_request(row, measured) for row in waiting.values()]
     planned = decide(requests, live_grants(connection, measured))
     for each in planned.reclaimed:
@@ -341,8 +330,8 @@ def sizes(connection: Connection, job_id: str) -> list[SizeRow]:
     row = connection.execute(query.where(grants.c.job_id == job_id)).one_or_none()
     if row is None or row.elastic is None:
         return []
-    measured = _measured_of(connection, row.tenant, row.name)
-    found = _elasticity(row, {(row.tenant, row.name): measured})
+    measured = measured_of(connection, row.tenant, row.name)
+    found = elasticity(row, {(row.tenant, row.name): measured})
     if found is None:
         return []
     learners = found.curve.learners.tolist()
@@ -491,46 +480,6 @@ def _admission(row: Row[Any]) -> Admission:
     return Admission(False, row.place, row.reason or UNPLANNED, row.impossible)
 
 
-def _measured(connection: Connection) -> Series:
-    """Return what the series have measured whose elastic jobs are in the queue."""
-    elastic = (grants.c.elastic.is_not(None)) & grants.c.released_at.is_(None)
-    query = select(jobs.c.tenant, jobs.c.name).join_from(grants, jobs, grants.c.job_id == jobs.c.id).where(elastic)
-    series = connection.execute(query.distinct()).all()
-    return {(tenant, name): _measured_of(connection, tenant, name) for tenant, name in series}
-
-
-def _measured_of(connection: Connection, tenant: str, name: str) -> Measured:
-    from updraft.allocation.scalability import Report
-
-    query = (
-        select(speeds)
-        .join_from(speeds, jobs, speeds.c.job_id == jobs.c.id)
-        .where(jobs.c.tenant == tenant, jobs.c.name == name)
-        .order_by(speeds.c.at.desc())
-        .limit(MOST_REPORTS)
-    )
-    rows = connection.execute(query).all()
-    return Measured(
-        [Report(row.learners, row.batch, row.seconds, float(min(row.steps, MOST_WEIGHT))) for row in rows],
-        [row.pause for row in rows if row.pause is not None],
-    )
-
-
-def _elasticity(row: Row[Any], measured: Series) -> Elasticity | None:
-    """Return the sizes of an elastic job, from what its series has measured."""
-    if row.elastic is None:
-        return None
-    from updraft.allocation.elastic import Curve
-    from updraft.allocation.scalability import Limits, curve_points
-
-    limits, known = Limits(**row.elastic), measured.get((row.tenant, row.name), Measured())
-    points = curve_points(limits, known.reports)
-    if not points:  # the manifest was checked: it allows one
-        return None
-    pause = median(known.pauses) if known.pauses else RESIZE_SECONDS
-    return Elasticity(limits, Curve(points), row.sized_at, pause, row.resizes, row.target is not None)
-
-
 def _request(row: Row[Any], measured: Series | None = None) -> GangRequest:
     amounts = (row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type)
     return GangRequest(
@@ -541,7 +490,7 @@ def _request(row: Row[Any], measured: Series | None = None) -> GangRequest:
         placement=Placement.from_json(row.placement),
         priority=row.priority,
         tenant=row.tenant,
-        elastic=None if measured is None else _elasticity(row, measured),
+        elastic=None if measured is None else elasticity(row, measured),
     )
 
 
