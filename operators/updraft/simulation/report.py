@@ -14,10 +14,14 @@ COLUMNS = (
     "policy", "completed", "dropped", "mean time", "median", "95 %", "slowdown, median", "95 %", "devices used",
     "jobs waiting", "resizes", "last end",
 )  # fmt: skip
-STYLE = (
-    "body{font:15px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}td,th{padding:.2em .7em;text-align:right}"
-)
-STYLE += "td:first-child,th:first-child{text-align:left}table{border-collapse:collapse}tr+tr{border-top:1px solid #ddd}"
+STYLE = """\
+body { font: 15px sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }
+table { border-collapse: collapse }
+tr + tr { border-top: 1px solid #ddd }
+td, th { padding: .2em .7em; text-align: right; white-space: nowrap }
+td:first-child, th:first-child { text-align: left }
+svg { max-width: 100%; height: auto }
+"""
 
 
 def rows(outcomes: Mapping[str, Outcome]) -> list[tuple[str, ...]]:
