@@ -5,7 +5,6 @@ Pure. The CLI calls it before it submits; the run's first task calls it again, b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -42,13 +41,6 @@ def unknown_notifiers(manifest: Manifest, known: Sequence[str]) -> tuple[FieldEr
         for number, name in enumerate(manifest.notify.to)
         if name not in known
     )
-
-
-def _value(raw: Mapping[str, Any], path: str) -> object:
-    value: Any = raw
-    for part in path.split("."):
-        value = value[part]
-    return value
 
 
 def export_image_of(manifest: Manifest, images: Mapping[str, str], plain: str) -> str:

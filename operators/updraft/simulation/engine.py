@@ -111,7 +111,6 @@ class View:
     Args:
         waiting: In order of arrival; a job that had to stop keeps its place.
         running: In order of arrival.
-        arrived: Whether a job came since the last look.
     """
 
     now: float
@@ -167,10 +166,9 @@ def simulate(
     policy: Policy,
     *,
     pause_seconds: float = 30.0,
-    until: float = math.inf,
     progress: Callable[[int], None] | None = None,
 ) -> Run:
-    """Run the jobs until all are complete or dropped, or until the given time.
+    """Run the jobs until all are complete or dropped.
 
     Args:
         pause_seconds: How long a job stands still when it starts or is resized.
@@ -180,7 +178,7 @@ def simulate(
         ValueError: if the policy hands out more devices than there are, or a size that a job does not allow, or leaves
             jobs waiting for ever.
     """
-    return _Cluster(jobs, devices, policy, pause_seconds, progress).run(until)
+    return _Cluster(jobs, devices, policy, pause_seconds, progress).run()
 
 
 _ARRIVES, _ENDS, _LOOKS = range(3)
@@ -211,10 +209,10 @@ class _Cluster:
         self._looks_at: float | None = None
         self._over = 0
 
-    def run(self, until: float) -> Run:
+    def run(self) -> Run:
         events, rounds, now = self._events, 0, 0.0
         handled = 0
-        while events and events[0][0] <= until:
+        while events:
             now, changed, looks = events[0][0], False, False
             while events and events[0][0] == now:
                 _, _, kind, course, version = heapq.heappop(events)
@@ -240,11 +238,9 @@ class _Cluster:
                 break  # nothing else happens, and the policy has not started any of them
             if changed:
                 self._usage.append((now, self._devices - self._free, len(self._waiting)))
-        if until == math.inf and (self._waiting or self._running):
+        if self._waiting or self._running:
             names = ", ".join(course.job.job_id for course in list(self._waiting)[:3])
             raise ValueError(f"{len(self._waiting)} jobs wait for ever, among them {names}: no size of theirs has room")
-        for course in self._running:
-            course.advance(now)
         return Run(tuple(self._courses), self._devices, now, tuple(self._usage), handled, rounds)
 
     def _end(self, course: Course, now: float) -> None:
