@@ -66,7 +66,7 @@ def _shrunk(
     past: Past,
     now: datetime,
 ) -> Plan:
-    """Shrink elastic jobs for those that wait for room, if that makes enough of it."""
+    """Shrink elastic jobs if a job that waits for room can then start."""
     started = set(plan.granted)
     may = {grant.request.job_id for grant in movable if _rested(grant, now, policy)}
     least = [
@@ -123,7 +123,7 @@ class _Sizes:
         self._pools: dict[str, dict[str, list[Grant]]] = defaultdict(lambda: defaultdict(list))
         for grant in movable:
             self._pools[_kind(grant.request)][grant.request.tenant].append(grant)
-        # What is decided so far: those that make room are at their smallest until their pool is solved.
+        # The sizes that are decided so far. Jobs that make room count with their fewest learners until they are sized.
         self._decided = dict(self._held)
         if coming:
             self._decided |= {grant.request.job_id: _smallest(grant.request) for grant in movable}
