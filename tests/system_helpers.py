@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -301,6 +301,15 @@ def gpu_job(name: str, resources: dict[str, Any]) -> dict[str, Any]:
 def values_of_gpus(client: Client, job_id: str) -> dict[str, float | None]:
     """In MLflow."""
     return {name: value for name, value in client.metrics(job_id).last.items() if "/gpu_" in name}
+
+
+def until(found: Callable[[], Any], what: str, seconds: float = 180) -> Any:
+    """What `found` returns once it is true; `what` says what is missing after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (result := found()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.3)
+    return result
 
 
 def pretty(detail: Any) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from system_helpers import Stack, pretty, running_stack, shell_job
+from system_helpers import Stack, pretty, running_stack, shell_job, until
 
 from updraft.ledger import Ledger
 
 pytestmark = [pytest.mark.system, pytest.mark.turn(1), pytest.mark.timeout(900)]
 GPUS = 4
-SECONDS = 180
 SAMPLES = 230_000
 PROGRAM = """
 import json, os, time
@@ -79,14 +77,6 @@ def code(tmp_path: Path) -> Callable[[str], Path]:
         return tmp_path
 
     return written
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (result := found()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.3)
-    return result
 
 
 def sizes_of(stack: Stack, job: str) -> list[int]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from system_helpers import REPOSITORY, Stack, counting_job, pretty, running_stack, shell_job
+from system_helpers import REPOSITORY, Stack, counting_job, pretty, running_stack, shell_job, until
 
 from updraft.client import Client, Connection
 from updraft.client.config import load_config
@@ -19,7 +18,6 @@ from updraft.exceptions import UpdraftError
 from updraft.ledger import Ledger, Use
 
 pytestmark = [pytest.mark.system, pytest.mark.turn(0), pytest.mark.timeout(600)]
-SECONDS = 90
 GPUS = 3
 RULES = """
 administrators: [admin]
@@ -46,14 +44,6 @@ def shared(rules: Path) -> Iterator[Stack]:
     }
     with running_stack("tenants", variables, gpus=GPUS) as stack:
         yield stack
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (result := found()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.3)
-    return result
 
 
 def submit(stack: Stack, manifest: dict[str, Any]) -> str:
