@@ -9,8 +9,8 @@ from typing import Any
 
 PACKAGE = "updraft"
 INTEGRATION = "Updraft"
-OPERATORS = ("admit", "checkpoints", "learner", "reaper", "registry", "release", "requests", "stage")
-TRIGGERS = ("admit", "approval", "checkpoints", "gang", "reaper", "requests", "series", "tracking")
+OPERATORS = ("admit", "checkpoints", "learner", "reaper", "registry", "release", "requests", "rounds", "stage")
+TRIGGERS = ("admit", "approval", "checkpoints", "gang", "reaper", "requests", "rounds", "series", "tracking")
 
 
 def get_provider_info() -> dict[str, Any]:

@@ -16,6 +16,7 @@ PAGES_PREFIX = "/updraft/jobs"
 SERIES_PAGES_PREFIX = "/updraft/series"
 QUEUE_PAGE = "/updraft/queue"
 TENANTS_PAGE = "/updraft/tenants"
+SIZES_PAGE = "/updraft/sizes"
 UPLOAD_SECONDS = 120.0  # longest answer about a tree: of a big store, everything is listed
 NOT_NEEDED_TO_SUBMIT = frozenset({"mlflow"})  # the job's first task waits for it
 PART_TITLES = {"ledger": "The ledger", "storage": "The object store", "mlflow": "MLflow", "cluster": "The cluster"}
@@ -139,6 +140,37 @@ class QueueEntry(Schema):
         None, description="Estimate, from how long the newest jobs of each series took; none: unknown"
     )
     reason: str = ""
+
+
+class SizeChange(Schema):
+    """A size that an elastic job was given, and what it brought."""
+
+    job: str
+    name: str
+    tenant: str
+    before: int = Field(description="Learners before; 0: the job started with this size")
+    before_batch: int | None = Field(None, description="The global batch before; none: it is the program's own")
+    after: int = Field(description="Learners after")
+    after_batch: int | None = None
+    reason: str
+    expected: float | None = Field(None, description="How many times as fast as before it should be")
+    gained: float | None = Field(None, description="How many times as fast as before it was; none: not measured")
+    pause_seconds: float | None = Field(None, description="How long it trained nothing; none: not measured")
+    waits: bool = Field(description="Whether the result is still to be measured")
+
+
+class SizingRound(Schema):
+    """The sizes that were decided together."""
+
+    round: int
+    at: datetime
+    changes: tuple[SizeChange, ...]
+
+
+class RoundList(Schema):
+    """The newest rounds of sizes, newest first, with the changes of the caller's tenants."""
+
+    rounds: tuple[SizingRound, ...] = ()
 
 
 class EstimateErrors(Schema):
@@ -293,6 +325,8 @@ class JobDetail(JobSummary):
     metrics: dict[str, float] = {}
     queue: Queue | None = None
     sizes: tuple[JobSize, ...] = Field((), description="Of an elastic job: the sizes that it may have now")
+    size_remarks: tuple[str, ...] = Field((), description="What to know about how an elastic job scales")
+    gradient_noise: float | None = Field(None, description="Measured gradient noise scale, in samples; none: not yet")
     verdict: dict[str, Any] | None = Field(None, description="Evidence of the end; none before it")
     approval: str | None = Field(None, description="Address of the page where a person approves or rejects its model")
     links: Links = Links()

@@ -81,7 +81,7 @@ TASKS = {
 
 
 REQUESTS = {"halt_job": "halt", "resume_job": "resume", "cancel_job": "cancel"}
-PLATFORM = {*REQUESTS, "reaper"}
+PLATFORM = {*REQUESTS, "elastic_sizes", "reaper"}
 
 
 def parse(dags: Path, home: Path) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def test_a_tenant_has_dags_of_its_own(shared: dict[str, Any]) -> None:
     assert shared["errors"] == {}
     own = {"train_model", *REQUESTS}
     of_vision = {f"vision.{name}" for name in (*own, "job_seen", "job_wrong")}
-    assert set(shared["dags"]) == own | {"reaper", "job_own", "job_odd", "job_many"} | of_vision
+    assert set(shared["dags"]) == own | {"elastic_sizes", "reaper", "job_own", "job_odd", "job_many"} | of_vision
     assert {name for name, dag in shared["dags"].items() if "tenant:vision" in dag["tags"]} == of_vision
     assert shared["dags"]["vision.train_model"]["params"]["tenant"] == "vision"
     assert shared["dags"]["vision.job_seen"]["params"]["tenant"] == "vision"

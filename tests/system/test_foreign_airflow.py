@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.system, pytest.mark.turn(0), pytest.mark.timeout(600)]
 UP_SECONDS = 180
 END_SECONDS = 20
 OWN_DAG = "from airflow.sdk import DAG\nwith DAG('theirs', schedule=None):\n    pass\n"
-OURS = {"cancel_job", "halt_job", "reaper", "resume_job", "train_model"}
+OURS = {"cancel_job", "elastic_sizes", "halt_job", "reaper", "resume_job", "train_model"}
 STEPS = ("uv build", "uv pip install", "DAG_BUNDLE_CONFIG_LIST", "updraft.stack.migrate", "dags unpause")
 BY_ENTRY_POINT, BY_FOLDER = "updraft==0.1.0: EntryPoint", "$PLUGINS_FOLDER/updraft_plugin.py"
 ENVIRONMENT = 'import json, os; print("SEEN" + json.dumps(dict(os.environ)))'

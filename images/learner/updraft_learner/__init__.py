@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         stop_requested,
         world_size,
     )
+    from updraft_learner.scaling import batch_size, lr_scale
     from updraft_learner.sharded import ShardedCheckpointer
 
 __version__ = "0.1.0"
@@ -42,11 +43,13 @@ __all__ = [
     "CorruptCheckpoint",
     "ShardedCheckpointer",
     "attempt",
+    "batch_size",
     "checkpoint_dir",
     "data_dir",
     "init_dir",
     "install_signal_handler",
     "log_metrics",
+    "lr_scale",
     "params",
     "preempted_exit",
     "progress",
@@ -63,6 +66,7 @@ _MODULES = {
     "metrics": ("log_metrics", "progress"),
     "model": ("save_model",),
     "predictions": ("save_predictions",),
+    "scaling": ("batch_size", "lr_scale"),
     "sharded": ("ShardedCheckpointer",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

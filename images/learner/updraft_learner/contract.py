@@ -358,6 +358,7 @@ class LearnerStatus:
     steps: dict[str, int] = field(default_factory=dict)  # first and last step that this attempt reported
     fenced: bool = False  # a newer attempt exists: this one stores and sends nothing any more
     disk_free_bytes: int | None = None  # of the job's volume
+    scaling: dict[str, Any] = field(default_factory=dict)  # see "The metrics file"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -405,6 +406,8 @@ CHECKPOINT_LATEST = "latest"  # symbolic link in CHECKPOINT_DIR to the newest co
 # {"t": unix seconds, "step": int, "metrics": {name: number}}       a point per name
 # {"t": ..., "progress": {"step": int, "total": int, "epoch": int?, "epochs": int?}}
 # {"t": ..., "tags": {name: text}} / {"params": {name: text}}       for the job's MLflow run
+# {"t": ..., "scaling": {"follows_batch": 1, "noise": samples, "gradient_bytes": bytes,
+#   "timings": [[samples of one learner, seconds], ...], "exchange": [[bytes, seconds], ...]}}   each of them optional
 # A line that does not parse is counted and reported, and is never fatal.
 
 # --- The record of a job: chunks of JSON lines at Keys.metrics ------------------------------------------

@@ -38,7 +38,7 @@ def log_metrics(metrics: Mapping[str, SupportsFloat], *, step: int) -> None:
         log_metrics({"loss": loss, "val_accuracy": accuracy}, step=step)
     """
     values = {name: _number(name, value) for name, value in metrics.items()}
-    if not _append({"step": int(step), "metrics": values}):
+    if not append({"step": int(step), "metrics": values}):
         print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
 
 
@@ -52,7 +52,7 @@ def progress(*, step: int, total: int, epoch: int | None = None, epochs: int | N
         done["epoch"] = int(epoch)
     if epochs is not None:
         done["epochs"] = int(epochs)
-    if not _append({"progress": done}):
+    if not append({"progress": done}):
         suffix = "" if epoch is None else f", epoch {epoch}" + ("" if epochs is None else f" of {epochs}")
         print(f"progress: step {step} of {total}{suffix}", flush=True)
 
@@ -64,9 +64,9 @@ def _number(name: str, value: SupportsFloat) -> float:
         raise TypeError(f"metric {name!r} is a {type(value).__name__}; it must be a number") from None
 
 
-def _append(record: dict[str, Any]) -> bool:
-    """Append one line in a single write, so that lines of several processes never mix. Return False outside the
-    platform. The processes of one learner share the file, so the first alone writes."""
+def append(record: dict[str, Any]) -> bool:
+    """Append one line to the metrics file, in a single write, so that lines of several processes never mix. Return
+    False outside the platform. The processes of one learner share the file, so the first alone writes."""
     path = os.environ.get("UPDRAFT_METRICS_FILE")
     if not path:
         return False

@@ -261,13 +261,13 @@ class Resized:
 
     Args:
         batch: The global batch; None: the job does not let the platform choose it.
-        speedup: How many times as fast as with its fewest learners the job is expected to be.
+        expected: How many times as fast as before the job is expected to be; None: it did not run before.
     """
 
     job_id: str
     learners: int
     batch: int | None
-    speedup: float
+    expected: float | None
     reason: str
 
 

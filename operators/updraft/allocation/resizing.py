@@ -149,7 +149,8 @@ class _Sizes:
 
     def _resized(self, each: Resize) -> Resized:
         reason = self._found[each.job_id][1]
-        return Resized(each.job_id, each.after.learners, each.after.batch, each.speedup[1], reason)
+        before, after = each.speedup
+        return Resized(each.job_id, each.after.learners, each.after.batch, after / before if before else None, reason)
 
     def _solve(self, tenants: Mapping[str, list[Grant]]) -> None:
         """Find the most devices for which the sizes of this kind have room, by bisection."""

@@ -53,6 +53,8 @@ class Limits:
         max_per_learner: The most samples for which a learner has memory; None: it is not known.
         noise: The gradient noise scale, in samples; None: each sample is worth the same within the range of batches.
         reference_batch: The batch in which a sample counts as one; None: `min_batch`.
+        batch_ignored: Whether the program does not follow the batch that the platform chooses. Then the smallest one is
+            chosen, and a step counts as one whatever its batch.
     """
 
     min_learners: int
@@ -62,11 +64,19 @@ class Limits:
     max_per_learner: int | None = None
     noise: float | None = None
     reference_batch: int | None = None
+    batch_ignored: bool = False
 
     def efficiency(self, batch: float) -> float:
         """Return what a sample in such a batch is worth against one in the reference batch."""
         reference = self.reference_batch or self.min_batch
         return 1.0 if self.noise is None or reference is None else (self.noise + reference) / (self.noise + batch)
+
+    def goodput(self, batch: int | None, seconds: float) -> float:
+        """Return the samples of the reference batch in a second, with steps of so many seconds; the steps, if the
+        program does not follow a batch."""
+        if batch is None or self.min_batch is None or self.batch_ignored:
+            return 1 / seconds
+        return batch / seconds * self.efficiency(batch)
 
     def batches(self, learners: int) -> range:
         """Return the global batches that so many learners share in equal parts, and have memory for; none if the batch
@@ -102,7 +112,9 @@ def best_points(speed: Speed, limits: Limits) -> tuple[Point, ...]:
         choice = limits.batches(learners)
         if not choice:
             continue
-        if limits.noise is None:
+        if limits.batch_ignored:
+            batch = choice[0]
+        elif limits.noise is None:
             # The step of a larger batch takes less time per sample: the largest is best, or as good as all others.
             batch = choice[-1] if speed.step_seconds(0, learners) > 0 else choice[0]
         else:
@@ -112,7 +124,7 @@ def best_points(speed: Speed, limits: Limits) -> tuple[Point, ...]:
 
 
 def _goodput(speed: Speed, limits: Limits, batch: int, learners: int) -> float:
-    return batch / speed.step_seconds(batch, learners) * limits.efficiency(batch)
+    return limits.goodput(batch, speed.step_seconds(batch, learners))
 
 
 def _best_batch(speed: Speed, learners: int, noise: float) -> float:
@@ -184,14 +196,107 @@ def _non_negative(rows: Floats, target: Floats) -> Floats:
     return best
 
 
-def curve_points(limits: Limits, reports: Sequence[Report]) -> tuple[Point, ...]:
+def curve_points(limits: Limits, reports: Sequence[Report], composed: Sequence[Report] = ()) -> tuple[Point, ...]:
     """Return the sizes that a job may have now, with what the reports make of each.
 
     A job that has reported nothing is expected to scale perfectly. It may have at most twice as many learners as were
-    measured, or as its fewest, so that a job which does not scale is noticed before it takes many.
+    measured, or as its fewest, so that a job which does not scale is noticed before it takes many. If what it would
+    take with several learners is composed from measured parts, it may have them at once.
+
+    Args:
+        composed: What `composed_reports` expects.
     """
-    points = best_points(fit_speed(reports) or Speed(0.0, 1.0), limits)
+    points = best_points(fit_speed([*reports, *composed]) or Speed(0.0, 1.0), limits)
     if not points:
         return ()
-    most = 2 * max([points[0].learners, *(each.learners for each in reports)])
+    most = 2 * max([points[0].learners, *(each.learners for each in (*reports, *composed))])
     return tuple(point for point in points if point.learners <= most)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The seconds of an all-reduce of a number of bytes among learners with one kind of device.
+
+    `t(n, k) = latency * (k - 1) + per_byte * n * 2 (k - 1) / k`: a ring sends each byte that often (Patarasuk and Yuan,
+    Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations, 2009).
+    """
+
+    latency: float
+    per_byte: float
+
+    def seconds(self, size_bytes: float, learners: int) -> float:
+        """Return the seconds of one all-reduce."""
+        return self.latency * (learners - 1) + self.per_byte * size_bytes * 2 * (learners - 1) / learners
+
+
+def fit_exchange(measured: Sequence[tuple[int, float, float]]) -> Exchange | None:
+    """Return the `Exchange` that explains measurements best, by least squares of relative errors.
+
+    Args:
+        measured: Learners (2 or more), bytes and seconds of each.
+
+    Returns:
+        None: nothing usable was measured.
+    """
+    usable = [each for each in measured if each[0] > 1 and each[1] > 0 and math.isfinite(each[2]) and each[2] > 0]
+    if not usable:
+        return None
+    rows = np.array([(k - 1, size * 2 * (k - 1) / k) for k, size, _ in usable], np.float64)
+    seconds = np.array([each[2] for each in usable])
+    latency, per_byte = (float(value) for value in _non_negative(rows / seconds[:, None], np.ones(len(usable))))
+    return Exchange(latency, per_byte)
+
+
+COMPOSED_WEIGHT = 10.0  # steps: what a job reports while it trains soon counts more
+
+
+def composed_reports(
+    limits: Limits, timings: Sequence[tuple[float, float]], gradient_bytes: float | None, exchange: Exchange | None
+) -> list[Report]:
+    """Return how long steps should take, from parts that were measured apart: the computation of one learner, and the
+    exchange of gradients (as the job scalability analyser of Saxena et al. does).
+
+    Args:
+        timings: Samples of one learner, and the seconds of its step.
+        gradient_bytes: What the learners exchange in a step; None: it is not known.
+        exchange: Of the job's kind of device; None: it is not known. Then only one learner is spoken for.
+    """
+    if limits.min_batch is None:  # the batch that the steps had is not known
+        return []
+    found = []
+    sizes = [1]
+    if gradient_bytes is not None and exchange is not None:
+        sizes += [learners for learners in (2, 4, 8, 16, 32, 64) if learners <= limits.max_learners]
+    for learners in sizes:
+        apart = exchange.seconds(gradient_bytes, learners) if learners > 1 and exchange and gradient_bytes else 0.0
+        for share, seconds in timings:
+            found.append(Report(learners, round(share * learners), seconds + apart, COMPOSED_WEIGHT))
+    return found
+
+
+SAME_STEP = 0.05  # the part by which times of steps differ that are called equal
+
+
+def ignores_batch(reports: Sequence[Report]) -> bool:
+    """Return whether steps take as long with small batches as with large ones, as far as was measured: the samples of
+    one learner must differ by a factor of 2 at least. A GPU that is not full yet looks the same: a program that follows
+    its batch says so with `updraft.batch_size`."""
+    shares = [each.batch / each.learners for each in reports if each.batch is not None]
+    if not shares or max(shares) < 2 * min(shares):
+        return False
+    speed = fit_speed(reports)
+    if speed is None:
+        return False
+    longest = max(each.seconds for each in reports)
+    return speed.per_sample * (max(shares) - min(shares)) < SAME_STEP * longest
+
+
+def ignores_learners(limits: Limits, reports: Sequence[Report]) -> bool:
+    """Return whether no number of learners that was measured is faster than the smallest one of them."""
+    best: dict[int, float] = {}
+    for each in reports:
+        goodput = limits.goodput(each.batch, each.seconds)
+        best[each.learners] = max(goodput, best.get(each.learners, 0.0))
+    if len(best) < 2:
+        return False
+    return max(best.values()) < best[min(best)] * (1 + SAME_STEP)

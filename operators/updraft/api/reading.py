@@ -16,7 +16,7 @@ from updraft.controller.approval import approval_asked
 from updraft.controller.idempotency import MODEL_VERSION, PROMOTION
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
-from updraft.ledger.records import SizeRow
+from updraft.ledger.records import JobSizes
 from updraft.lifecycle import State
 from updraft.manifest.errors import nearest
 from updraft.schemas import JobDetail, JobSummary
@@ -148,7 +148,7 @@ class JobReader:
         learners = views.learners(self.learners(job, known.attempts).statuses)
         return views.detail(job, self.parts.settings, known, learners)
 
-    def _sizes(self, job: Job) -> list[SizeRow]:
+    def _sizes(self, job: Job) -> JobSizes:
         return self.parts.ledger().queue.sizes(job.id)
 
     def transitions(self, job: Job | None) -> list[Transition]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +13,7 @@ from updraft import schemas
 from updraft.api import history
 from updraft.controller.idempotency import Promotion, RegisteredModel
 from updraft.ledger import Attempt, Job, ListedJob, Request, Transition
-from updraft.ledger.records import SizeRow
+from updraft.ledger.records import JobSizes
 from updraft.lifecycle import State, Verdict
 from updraft.lifecycle.workflow import PROMOTE_TASK, TRAIN_ROLE
 from updraft.mlflow_pages import run_page, version_page
@@ -31,7 +31,7 @@ class Known:
     model: schemas.Model | None
     place: int | None = None  # in the queue, from 1
     waits_for_approval: bool = False
-    sizes: Sequence[SizeRow] = ()
+    sizes: JobSizes = field(default_factory=JobSizes)
 
 
 def summary(job: ListedJob, known: Known, progress: schemas.Progress | None) -> schemas.JobSummary:
@@ -51,7 +51,9 @@ def detail(job: Job, settings: Settings, known: Known, learners: Sequence[schema
         learners=tuple(learners),
         metrics=dict(training[0].metrics) if training else {},
         queue=queue(job, known),
-        sizes=tuple(schemas.JobSize(**asdict(size)) for size in known.sizes),
+        sizes=tuple(schemas.JobSize(**asdict(size)) for size in known.sizes.rows),
+        size_remarks=tuple(known.sizes.remarks),
+        gradient_noise=known.sizes.noise,
         verdict=None if job.verdict is None else verdict(job.verdict),
         approval=approval_page(job, settings) if known.waits_for_approval else None,
         links=links(job, settings),

@@ -14,13 +14,14 @@ from updraft.cli.console import JobArgument, JsonOption, ago, duration, handled,
 if TYPE_CHECKING:
     from updraft.allocation import Plan
     from updraft.allocation.document import StateDocument
-    from updraft.schemas import QueueEntry
+    from updraft.schemas import QueueEntry, SizeChange
 
 SHOWN = 10
 
 
 def register(app: typer.Typer) -> None:
     app.command()(queue)
+    app.command()(sizes)
     app.command()(why)
     app.command()(prioritize)
     app.command()(plan)
@@ -57,6 +58,43 @@ def queue(
         jobs = "the last job was" if off.jobs == 1 else f"the last {off.jobs} jobs were"
         most = f", and at most {duration(off.largest_seconds)}" if off.jobs > 1 else ""
         say(f"Estimates of {jobs} off by {duration(off.median_seconds)}{' (median)' if off.jobs > 1 else ''}{most}.")
+
+
+@handled
+def sizes(
+    rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, max=100, help="How many of the newest.")] = SHOWN,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the sizes of elastic jobs changed, why, and what that brought: the newest decision last."""
+    from updraft.client import Client
+
+    with Client() as client:
+        found = client.sizes().rounds[:rounds]
+    if as_json:
+        print_json([each.model_dump(mode="json") for each in found])
+        return
+    if not found:
+        say("no elastic job has got another size yet")
+    for each in reversed(found):
+        say(f"Round {each.round}, {each.at.astimezone():%Y-%m-%d %H:%M:%S}")
+        print_table(
+            ("job", "learners", "batch", "expected", "measured", "pause", "reason"),
+            [_change(change) for change in each.changes],
+            stretch="reason",
+        )
+
+
+def _change(change: SizeChange) -> tuple[str, ...]:
+    arrow = f"{change.before} → {change.after}" if change.before else f"starts with {change.after}"
+    batch = "" if change.after_batch is None else str(change.after_batch)
+    if change.before_batch not in (None, change.after_batch):
+        batch = f"{change.before_batch} → {batch}"
+    measured = "" if change.gained is None else f"x {change.gained:.2f}"
+    if change.gained is None and change.before:
+        measured = "waits" if change.waits else "no"
+    expected = "" if change.expected is None else f"x {change.expected:.2f}"
+    pause = "" if change.pause_seconds is None else duration(change.pause_seconds)
+    return change.job, arrow, batch, expected, measured, pause, change.reason
 
 
 @handled

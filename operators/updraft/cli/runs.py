@@ -120,6 +120,10 @@ def _print_job(job: JobDetail, stages: list[Stage]) -> None:
     print_table(("since", "state", "reason"), history, stretch="reason")
     if job.sizes:
         print_sizes(job.sizes)
+    if job.gradient_noise is not None:
+        say(f"The gradient noise scale is {job.gradient_noise:.4g} samples.")
+    for remark in job.size_remarks:
+        say(remark)
     if job.ended:
         live.print_summary(out(), job, dict(job.metrics))
     else:

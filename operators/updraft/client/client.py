@@ -39,6 +39,7 @@ from updraft.schemas import (
     QueueList,
     RequestList,
     RolledBack,
+    RoundList,
     Schedule,
     ScheduleList,
     SecretList,
@@ -260,6 +261,10 @@ class Client:
     def queue(self) -> QueueList:
         """Return the jobs that have room in the cluster, and those that wait for it, in their order."""
         return QueueList.model_validate(self.http.json("GET", f"{API_PREFIX}/queue"))
+
+    def sizes(self) -> RoundList:
+        """Return how the sizes of elastic jobs changed in the newest rounds, newest first, and what that brought."""
+        return RoundList.model_validate(self.http.json("GET", f"{API_PREFIX}/sizes"))
 
     def queue_state(self) -> dict[str, Any]:
         """Return nodes, running jobs and queue as `updraft plan` reads them: the input of the next decision."""

@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from updraft.controller.analyses import analysis_of
 from updraft.controller.attempts import note_steps
 from updraft.controller.records import manifest_of
 from updraft.exceptions import UpdraftError
@@ -42,6 +43,7 @@ class ProgressMonitor:
         budget = manifest.budget
         self._elastic = manifest.elastic is not None
         self._began: tuple[float, int] | None = None  # the time of the first status with a step, and that step
+        self._scaling: dict[str, Any] = {}  # what the program has reported last
         self._launch = launch
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
         self._limits = ProgressLimits(limit, budget.on_no_progress)
@@ -85,8 +87,18 @@ class ProgressMonitor:
                     end = (EndKind.STALLED if restart else EndKind.GIVEN_UP, finding.reason)
         note_steps(self._services, launch, statuses)
         if self._elastic:
+            self._note_analysis(statuses)
             self._note_speed(statuses)
         return end
+
+    def _note_analysis(self, statuses: Sequence[LearnerStatus]) -> None:
+        """Record what the program reports of its own scaling, when it has changed."""
+        found = next((status.scaling for status in statuses if status.scaling), None)
+        if not found or found == self._scaling:
+            return
+        self._scaling = found
+        launch = self._launch
+        self._services.ledger.queue.note_analysis(launch.job_id, launch.membership.size, analysis_of(found))
 
     def _note_speed(self, statuses: Sequence[LearnerStatus]) -> None:
         """Record how long a step of an elastic job takes with the present learners, since the first look at its

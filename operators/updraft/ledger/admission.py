@@ -16,15 +16,16 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from updraft.allocation import GangRequest, Grant, Placement, Plan, Priority
 from updraft.exceptions import RefusedError
-from updraft.ledger import bounds, revisions
+from updraft.ledger import bounds, revisions, rounds
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import UNPLANNED, Admission, QueueNews, QueueRow, SizeRow, Use
-from updraft.ledger.sizes import Series, elasticity, measured_in_queue, measured_of
+from updraft.ledger.records import UNPLANNED, Admission, Analysis, JobSizes, QueueNews, QueueRow, SizeRow, Use
+from updraft.ledger.sizes import Series, elasticity, measured_in_queue, measured_of, remarks
+from updraft.ledger.sizes import note_analysis as record_analysis
 from updraft.ledger.tables import WORD_LENGTH, UtcDateTime, checkpoints, grants, jobs, queue, speeds, uses
 from updraft.lifecycle import TERMINAL, State
 
 if TYPE_CHECKING:  # they need NumPy, and only elastic jobs need them
-    from updraft.allocation.scalability import Report
+    from updraft.allocation.scalability import Limits, Report
 
 _AMOUNTS = ("learners", "cpus", "memory_mib", "gpus", "gpu_type")
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
@@ -63,7 +64,7 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "behind": None,
         "estimated": False,
         "expected_at": None,
-        "elastic": None if request.elastic is None else asdict(request.elastic.limits),
+        "elastic": None if request.elastic is None else _allowed(request.elastic.limits),
         "batch": None if request.elastic is None else request.elastic.curve.points[0].batch,
         "target": None,
         "target_batch": None,
@@ -249,6 +250,7 @@ def release(connection: Connection, job_id: str, now: datetime) -> bool:
         return False
     if row.granted_at is not None:
         _used(connection, row, now)
+        rounds.close(connection, job_id, now)
     values = {"released_at": now, "changed": count_change(connection)}
     return connection.execute(update(grants).where(live).values(**values)).rowcount > 0
 
@@ -265,22 +267,26 @@ def _resize(connection: Connection, planned: Plan, now: datetime) -> None:
     if planned.granted:
         started = grants.c.job_id.in_(planned.granted) & grants.c.elastic.is_not(None)
         connection.execute(update(grants).where(started).values(sized_at=now))
+    number = count_change(connection) if planned.resized else 0
     for each in planned.resized:
         row = _row(connection, each.job_id)
         if row is None or row.released_at is not None or row.leaving is not None:
             continue
         mine = grants.c.job_id == each.job_id
-        if row.granted_at is None:
-            if each.job_id in planned.granted:
-                values: dict[str, Any] = {"learners": each.learners, "batch": each.batch}
-                connection.execute(update(grants).where(mine).values(**values))
+        starts = row.granted_at is None
+        if starts and each.job_id not in planned.granted:
+            continue
+        rounds.record(connection, number, row, each, now, starts=starts)
+        if starts:
+            values: dict[str, Any] = {"learners": each.learners, "batch": each.batch}
+            connection.execute(update(grants).where(mine).values(**values))
             continue
         values = {
             "target": each.learners,
             "target_batch": each.batch,
             "leaving": bounds.message(each.reason),
             "asked_at": now,
-            "changed": count_change(connection),
+            "changed": number,
         }
         if each.learners > row.learners:
             _used(connection, row, now)
@@ -323,21 +329,21 @@ def size(connection: Connection, job_id: str) -> tuple[int, int | None] | None:
     return None if row is None or row.elastic is None else (row.learners, row.batch)
 
 
-def sizes(connection: Connection, job_id: str) -> list[SizeRow]:
+def sizes(connection: Connection, job_id: str) -> JobSizes:
     """Return the sizes that an elastic job may have now; none for another job."""
     of_job = (jobs.c.tenant, jobs.c.name)
     query = select(grants, *of_job).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
     row = connection.execute(query.where(grants.c.job_id == job_id)).one_or_none()
     if row is None or row.elastic is None:
-        return []
+        return JobSizes()
     measured = measured_of(connection, row.tenant, row.name)
     found = elasticity(row, {(row.tenant, row.name): measured})
     if found is None:
-        return []
+        return JobSizes()
     learners = found.curve.learners.tolist()
     seconds = {n: [each.seconds for each in measured.reports if each.learners == n] for n in learners}
     has_room = row.granted_at is not None and row.released_at is None
-    return [
+    rows = [
         SizeRow(
             point.learners,
             point.batch,
@@ -347,6 +353,7 @@ def sizes(connection: Connection, job_id: str) -> list[SizeRow]:
         )
         for point, speedup in zip(found.curve.points, found.curve.speedups, strict=True)
     ]
+    return JobSizes(rows, found.limits.noise, remarks(row, measured))
 
 
 def note_speed(
@@ -363,13 +370,28 @@ def note_speed(
         "at": now,
     }
     job_rows.get(connection, job_id, lock=True)  # one writer at a time
+    row, pause = _row(connection, job_id), None
     if connection.execute(update(speeds).where(mine).values(**values)).rowcount == 0:
-        row = _row(connection, job_id)
         asked = None if row is None else row.asked_at
         pause = None if asked is None else max(0.0, (began - asked).total_seconds())
         connection.execute(insert(speeds).values(job_id=job_id, attempt=attempt, pause=pause, **values))
         change = update(grants).where(grants.c.job_id == job_id)
         connection.execute(change.values(asked_at=None, changed=count_change(connection)))
+    if row is not None and row.elastic is not None and row.target is None:
+        rounds.measured(connection, job_id, report, pause, now)
+
+
+def note_analysis(connection: Connection, job_id: str, learners: int, found: Analysis, now: datetime) -> None:
+    """Record what an elastic job has measured of its own scaling. What is new is a reason to plan."""
+    if record_analysis(connection, job_id, learners, found, now):
+        change = update(grants).where(grants.c.job_id == job_id)
+        connection.execute(change.values(changed=count_change(connection)))
+
+
+def _allowed(limits: Limits) -> dict[str, Any]:
+    """Return what the manifest allows, without what was measured."""
+    measured = ("noise", "batch_ignored")
+    return {name: value for name, value in asdict(limits).items() if name not in measured}
 
 
 def live_grants(connection: Connection, measured: Series | None = None) -> list[Grant]:

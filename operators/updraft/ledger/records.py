@@ -175,6 +175,55 @@ class QueueRow:
 
 
 @dataclass(frozen=True)
+class Analysis:
+    """What an elastic job has measured of its own scaling.
+
+    Args:
+        timings: Samples of one learner, and the seconds of its step.
+        gradient_bytes: What the learners exchange in a step.
+        noise: The gradient noise scale, in samples.
+        follows_batch: Whether the program has read the batch that the platform chose.
+        exchange: Bytes, and the seconds of an all-reduce among the job's present learners.
+    """
+
+    timings: tuple[tuple[float, float], ...] = ()
+    gradient_bytes: float | None = None
+    noise: float | None = None
+    follows_batch: bool = False
+    exchange: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class ResizeRow:
+    """A size that the planner has given to an elastic job, and what it brought.
+
+    Args:
+        round: The same for all that were decided together.
+        before: The learners before; 0: the job started with this size.
+        expected: How many times as fast as before the job was expected to be; None: it had not run before.
+        gained: How many times as fast as before it was; None: not measured.
+        pause_seconds: How long it trained nothing; None: not measured.
+        closed: Whether the result is known, or cannot be measured any more.
+    """
+
+    id: int
+    round: int
+    job_id: str
+    tenant: str
+    name: str
+    at: datetime
+    before: int
+    before_batch: int | None
+    after: int
+    after_batch: int | None
+    reason: str
+    expected: float | None
+    gained: float | None
+    pause_seconds: float | None
+    closed: bool
+
+
+@dataclass(frozen=True)
 class SizeRow:
     """A size that an elastic job may have.
 
@@ -189,6 +238,20 @@ class SizeRow:
     speedup: float
     step_seconds: float | None = None
     current: bool = False
+
+
+@dataclass(frozen=True)
+class JobSizes:
+    """The sizes that an elastic job may have now; none, if it is not elastic.
+
+    Args:
+        noise: Its gradient noise scale, in samples; None: not measured.
+        remarks: What a user should know about how it scales.
+    """
+
+    rows: Sequence[SizeRow] = ()
+    noise: float | None = None
+    remarks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,19 @@ from updraft.ledger import (
     outbox,
     requests,
     revisions,
+    rounds,
     schedules,
     series,
 )
 from updraft.ledger.engine import reading, writing
 from updraft.ledger.records import (
     Admission,
+    Analysis,
     Attempt,
     AttemptClosure,
     Checkpoint,
     Job,
+    JobSizes,
     ListedJob,
     Message,
     NewJob,
@@ -48,11 +51,11 @@ from updraft.ledger.records import (
     QueueRow,
     Request,
     RequestKind,
+    ResizeRow,
     Revision,
     Schedule,
     Series,
     SeriesEvent,
-    SizeRow,
     Transition,
     Use,
     Validation,
@@ -349,7 +352,7 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.size(connection, job_id)
 
-    def sizes(self, job_id: str) -> list[SizeRow]:
+    def sizes(self, job_id: str) -> JobSizes:
         """Return the sizes that an elastic job may have now; none for another job."""
         with self._reading() as connection:
             return admission.sizes(connection, job_id)
@@ -359,6 +362,26 @@ class Queue(_Repository):
         replaces what was measured before."""
         with self._writing() as connection:
             admission.note_speed(connection, job_id, attempt, report, steps, began, self._clock())
+
+    def note_analysis(self, job_id: str, learners: int, found: Analysis) -> None:
+        """Record what an elastic job with so many learners has measured of its own scaling."""
+        with self._writing() as connection:
+            admission.note_analysis(connection, job_id, learners, found, self._clock())
+
+    def rounds(self, limit: int) -> list[ResizeRow]:
+        """Return the sizes that the planner gave to elastic jobs in its newest rounds, newest first."""
+        with self._reading() as connection:
+            return rounds.newest(connection, limit)
+
+    def round_to_show(self) -> list[ResizeRow]:
+        """Return the oldest round that was not reported yet, once all its results are known; empty if there is none."""
+        with self._reading() as connection:
+            return rounds.to_show(connection)
+
+    def mark_shown(self, number: int) -> None:
+        """Record that a round was reported."""
+        with self._writing() as connection:
+            rounds.mark_shown(connection, number)
 
     def grants(self) -> list[allocation.Grant]:
         """Return what is granted and not released, oldest first."""

@@ -176,6 +176,54 @@ speeds = Table(
     Index(None, "at"),
 )
 
+# What elastic jobs have measured of their own scaling (`updraft_learner.scaling`).
+analyses = Table(
+    "analyses",
+    metadata,
+    _job_id(),
+    Column("timings", JSON, nullable=False),  # [samples of one learner, seconds] of each batch
+    Column("gradient_bytes", Float),
+    Column("noise", Float),  # the gradient noise scale, in samples
+    Column("follows_batch", Boolean, nullable=False, server_default=false()),
+    Column("at", UtcDateTime, nullable=False),
+    Index(None, "at"),
+)
+
+# How long learners with a kind of device take to exchange gradients; what was measured first stays.
+exchanges = Table(
+    "exchanges",
+    metadata,
+    Column("kind", String(WORD_LENGTH), primary_key=True),  # the accelerator, or "cpu"
+    Column("learners", Integer, primary_key=True, autoincrement=False),
+    Column("measured", JSON, nullable=False),  # [bytes, seconds] of each size
+    Column("job_id", String(ID_LENGTH), ForeignKey("jobs.id"), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+)
+
+# The sizes that the planner has given to elastic jobs. The decisions of one plan are a round.
+resizes = Table(
+    "resizes",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("round", BigInteger, nullable=False),  # `queue.changes` at the decision
+    Column("job_id", String(ID_LENGTH), ForeignKey("jobs.id"), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("before", Integer, nullable=False),  # learners; 0: the job started with this size
+    Column("before_batch", Integer),
+    Column("after", Integer, nullable=False),
+    Column("after_batch", Integer),
+    Column("reason", Text, nullable=False),
+    Column("expected", Float),  # how many times as fast as before
+    Column("step_worth", Float, nullable=False),  # how many times as much as before a step brings
+    Column("seconds_before", Float),  # of a step; none: not measured
+    Column("gained", Float),  # how many times as fast as before; none: not measured
+    Column("pause", Float),  # seconds without a step
+    Column("closed_at", UtcDateTime),  # when the result was known, or could not be measured any more
+    Column("shown", Boolean, nullable=False, server_default=false()),  # whether a run of the DAG has reported it
+    Index(None, "round"),
+    Index(None, "job_id"),
+)
+
 # A single row: the tenants in force, as the file of tenants named them when it was last right.
 tenancy = Table(
     "tenancy",

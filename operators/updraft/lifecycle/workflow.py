@@ -13,6 +13,7 @@ HALT_DAG = "halt_job"
 RESUME_DAG = "resume_job"
 CANCEL_DAG = "cancel_job"
 REAPER_DAG = "reaper"
+SIZES_DAG = "elastic_sizes"
 JOB_TAG = "job"  # Airflow's tag of DAGs made from manifests in jobs/
 
 # Roles. The learner's package also needs the first three.

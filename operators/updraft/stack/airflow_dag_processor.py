@@ -17,6 +17,7 @@ PRELOADED = (
     "airflow.providers.cncf.kubernetes.operators.pod",
     "updraft.operators.reaper",
     "updraft.operators.requests",
+    "updraft.operators.rounds",
     "updraft.operators.wiring",
 )
 

@@ -33,6 +33,7 @@ PRELOADED = (
     "updraft.ledger",
     "updraft.operators.reaper",
     "updraft.operators.requests",
+    "updraft.operators.rounds",
     "updraft.operators.wiring",
     "updraft.storage.objects",
     "updraft.tracking.replay",

@@ -29,6 +29,7 @@ PRELOADED = (
     "updraft.triggers.gang",
     "updraft.triggers.reaper",
     "updraft.triggers.requests",
+    "updraft.triggers.rounds",
     "updraft.triggers.series",
     "updraft.triggers.tracking",
 )

@@ -68,6 +68,7 @@ BUNDLES: list[dict[str, object]] = [
 # beginning and end.
 EMISSION_POLICY: list[dict[str, object]] = [
     {"scope": {"dag_id": "reaper"}, "controls": {"emit": False}},
+    {"scope": {"dag_id": "elastic_sizes"}, "controls": {"emit": False}},
     {"scope": {"operator": r"updraft\..*"}, "match_mode": "regex", "controls": {"emit": False}},
     {
         "scope": {"operator": r"updraft\.operators\.(stage\.Stage|registry\.Register|registry\.Promote)Operator"},

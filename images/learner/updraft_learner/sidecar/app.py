@@ -351,6 +351,7 @@ class Sidecar:
             steps=self.recorder.steps(),
             fenced=self.fence.fenced,
             disk_free_bytes=self._disk.free_bytes(self._paths.root),
+            scaling=self.recorder.scaling(),
         )
 
     def done(self) -> LearnerDone:

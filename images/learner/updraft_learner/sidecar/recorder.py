@@ -70,6 +70,7 @@ class Recorder:
         self._tags: dict[str, str] = {}
         self._progress: dict[str, int] = {}
         self._steps: dict[str, dict[str, int]] = {}  # of "progress" and "metrics": first and last step
+        self._scaling: dict[str, Any] = {}
 
     def record(self, entries: Sequence[Entry]) -> None:
         """Append to the journal; raises OSError when the disk is full."""
@@ -136,6 +137,15 @@ class Recorder:
                 known = self._steps.setdefault("progress", {"first": progress["step"]})
                 known["last"] = progress["step"]
 
+    def set_scaling(self, found: Mapping[str, Any]) -> None:
+        """Remember what the program has measured of its own scaling; a newer value replaces an older one."""
+        with self._lock:
+            self._scaling |= found
+
+    def scaling(self) -> dict[str, Any]:
+        with self._lock:
+            return dict(self._scaling)
+
     def count_bad_line(self, reason: str) -> None:
         with self._lock:
             self.bad_lines += 1
@@ -145,13 +155,14 @@ class Recorder:
         """Continue with the counts of the previous process."""
         with self._lock:
             self._steps = {source: dict(steps) for source, steps in counts.get("steps", {}).items()}
+            self._scaling = dict(counts.get("scaling", {}))
             self.nan, self.bad_lines = int(counts.get("nan", 0)), int(counts.get("bad_lines", 0))
             self._nan_tagged = self.nan > 0
 
     def counts(self) -> dict[str, Any]:
         with self._lock:
             steps = {source: dict(steps) for source, steps in self._steps.items()}
-            return {"nan": self.nan, "bad_lines": self.bad_lines, "steps": steps}
+            return {"nan": self.nan, "bad_lines": self.bad_lines, "steps": steps, "scaling": dict(self._scaling)}
 
     def steps(self) -> dict[str, int]:
         """Return the first and last step of this attempt: as its progress reports them, else as its metrics do."""

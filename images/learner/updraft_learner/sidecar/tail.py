@@ -15,6 +15,7 @@ from updraft_learner.sidecar.followed import READ_BYTES, FollowedFile, lines_of
 from updraft_learner.sidecar.recorder import NAMES_ALLOWED, Recorder, is_name
 
 METRICS_PATH = str(Path(contract.METRICS_FILE).relative_to(contract.ROOT_DIR))
+MOST_PAIRS = 16  # of measurements in one line
 
 
 class BadLine(ValueError):
@@ -77,8 +78,8 @@ class MetricsTail:
             raw = json.loads(line)
         except (ValueError, RecursionError):
             raise BadLine("it is not JSON") from None
-        if not isinstance(raw, dict) or not raw.keys() & {"metrics", "progress", "tags", "params"}:
-            raise BadLine("it is no object with `metrics`, `progress`, `tags` or `params`")
+        if not isinstance(raw, dict) or not raw.keys() & {"metrics", "progress", "tags", "params", "scaling"}:
+            raise BadLine("it is no object with `metrics`, `progress`, `tags`, `params` or `scaling`")
         t = _number(raw["t"], "t") if "t" in raw else time.time()
         if not 0 <= t < 1e11:
             raise BadLine("`t` is no time in seconds since 1970")
@@ -94,6 +95,8 @@ class MetricsTail:
             done = _object(raw, "progress")
             known = ("step", "total", "epoch", "epochs")
             self._recorder.set_progress({name: _whole(done[name], name) for name in known if name in done})
+        if "scaling" in raw:
+            self._recorder.set_scaling(_scaling(_object(raw, "scaling")))
         return entries
 
 
@@ -106,6 +109,30 @@ def _object(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     if any(not is_name(key) for key in value):
         raise BadLine(f"a name in `{name}` is refused: {NAMES_ALLOWED}")
     return value
+
+
+def _scaling(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the program has measured of its own scaling; see `contract`, "The metrics file"."""
+    found: dict[str, Any] = {}
+    for name in ("follows_batch", "noise", "gradient_bytes"):
+        if name in raw:
+            found[name] = _positive(raw[name], name)
+    for name in ("timings", "exchange"):
+        if name in raw:
+            pairs = raw[name]
+            if not isinstance(pairs, list) or len(pairs) > MOST_PAIRS:
+                raise BadLine(f"`{name}` is no list of at most {MOST_PAIRS} pairs")
+            if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+                raise BadLine(f"`{name}` is no list of pairs of numbers")
+            found[name] = [[_positive(value, name) for value in pair] for pair in pairs]
+    return found
+
+
+def _positive(value: Any, name: str) -> float:
+    number = _number(value, name)
+    if not 0 < number < 1e18:
+        raise BadLine(f"`{name}` is not above 0, or not finite")
+    return number
 
 
 def _number(value: Any, name: str) -> float:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from updraft.schemas import API_PREFIX, PAGES_PREFIX, QUEUE_PAGE, SERIES_PAGES_PREFIX, TENANTS_PAGE
+from updraft.schemas import API_PREFIX, PAGES_PREFIX, QUEUE_PAGE, SERIES_PAGES_PREFIX, SIZES_PAGE, TENANTS_PAGE
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -76,5 +76,6 @@ environment.globals |= {
     "pages_url": PAGES_PREFIX,
     "queue_url": QUEUE_PAGE,
     "series_pages_url": SERIES_PAGES_PREFIX,
+    "sizes_url": SIZES_PAGE,
     "tenants_url": TENANTS_PAGE,
 }

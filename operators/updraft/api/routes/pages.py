@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from updraft.api import history, queue, series, tenants
+from updraft.api import history, queue, rounds, series, tenants
 from updraft.api.depends import ReaderDep, TenantDep
 from updraft.api.pages import (
     PageFacts,
@@ -22,6 +22,7 @@ from updraft.api.pages import (
     queue_page,
     series_list_page,
     series_page,
+    sizes_page,
     tenants_page,
 )
 from updraft.api.reading import JobReader
@@ -120,6 +121,13 @@ def show_queue(reader: ReaderDep) -> HTMLResponse:
     """Show the jobs that wait for room in the cluster, and those that have it."""
     found = queue.listed(reader)
     return answer(lambda nonce: queue_page(found, nonce=nonce))
+
+
+@router.get("/sizes", response_class=HTMLResponse)
+def show_sizes(reader: ReaderDep) -> HTMLResponse:
+    """Show how the sizes of elastic jobs changed, why, and what that brought."""
+    found = rounds.listed(reader)
+    return answer(lambda nonce: sizes_page(found, nonce=nonce))
 
 
 @router.get("/tenants", response_class=HTMLResponse)

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Depends
 
 from updraft.allocation import GangRequest
 from updraft.allocation.document import StateDocument, state_document
-from updraft.api import queue
+from updraft.api import queue, rounds
 from updraft.api.access import CallerDep
 from updraft.api.bodies import priority_body
 from updraft.api.depends import ReaderDep
 from updraft.kubernetes.capacity import capacity_of
 from updraft.manifest import ManifestError
-from updraft.schemas import Accepted, PriorityBody, QueueList
+from updraft.schemas import Accepted, PriorityBody, QueueList, RoundList
 from updraft.tenants import refuse_priority
 
 router = APIRouter(tags=["queue"])
@@ -26,6 +26,12 @@ writing = APIRouter(tags=["queue"])
 def show_queue(reader: ReaderDep) -> QueueList:
     """Return the jobs of the caller's tenants. A place counts the jobs of all tenants."""
     return queue.listed(reader)
+
+
+@router.get("/sizes", summary="How the sizes of elastic jobs changed, and what that brought")
+def show_sizes(reader: ReaderDep) -> RoundList:
+    """Return the newest rounds with the changes of the caller's tenants."""
+    return rounds.listed(reader)
 
 
 @router.get("/queue/state", summary="What the next decision about the queue is made of")

@@ -1,0 +1,39 @@
+"""Make the answers about rounds of sizes from the ledger's rows."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from updraft.api.reading import JobReader
+from updraft.ledger.records import ResizeRow
+from updraft.schemas import RoundList, SizeChange, SizingRound
+
+SHOWN_ROUNDS = 100
+
+
+def listed(reader: JobReader) -> RoundList:
+    """Return the newest rounds as far as the caller may see their jobs."""
+    rows = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().queue.rounds(SHOWN_ROUNDS))
+    seen = [row for row in rows if reader.policy(reader.caller, row.tenant)]
+    rounds = []
+    for number, found in groupby(seen, key=lambda row: row.round):
+        changes = list(found)
+        rounds.append(SizingRound(round=number, at=changes[0].at, changes=tuple(map(_change, changes))))
+    return RoundList(rounds=tuple(rounds))
+
+
+def _change(row: ResizeRow) -> SizeChange:
+    return SizeChange(
+        job=row.job_id,
+        name=row.name,
+        tenant=row.tenant,
+        before=row.before,
+        before_batch=row.before_batch,
+        after=row.after,
+        after_batch=row.after_batch,
+        reason=row.reason,
+        expected=row.expected,
+        gained=row.gained,
+        pause_seconds=row.pause_seconds,
+        waits=not row.closed,
+    )
