@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.allocation.scalability import Limits, Report, Speed, best_points, curve_points, fit_speed
+from updraft.allocation.scalability import (
+    Exchange,
+    Limits,
+    Report,
+    Speed,
+    best_points,
+    composed_reports,
+    curve_points,
+    fit_exchange,
+    fit_speed,
+    ignores_batch,
+    ignores_learners,
+)
 
 speeds = st.builds(
     Speed,
@@ -126,3 +138,79 @@ def test_the_batch_may_be_the_programs_own_matter() -> None:
     points = curve_points(Limits(1, 4), [Report(1, None, 0.8), Report(2, None, 0.5)])
     assert [(point.learners, point.batch) for point in points] == [(1, None), (2, None), (3, None), (4, None)]
     assert points[1].goodput / points[0].goodput == pytest.approx(1.6, rel=1e-6)
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-7))
+def test_the_exchange_is_found_from_what_was_measured(latency: float, per_byte: float) -> None:
+    true = Exchange(latency, per_byte)
+    found = fit_exchange([(k, size, true.seconds(size, k)) for k in (2, 4) for size in (1e3, 1e7)])
+    assert found is not None
+    for learners in (2, 3, 8, 64):
+        assert found.seconds(1e6, learners) == pytest.approx(true.seconds(1e6, learners), rel=1e-3)
+
+
+@pytest.mark.parametrize("measured", [(1, 1e6, 0.1), (2, 1e6, math.nan), (2, 1e6, 0.0), (2, 0.0, 0.1)])
+def test_an_exchange_that_cannot_be_is_left_out(measured: tuple[int, float, float]) -> None:
+    assert fit_exchange([measured]) is None
+
+
+def test_a_curve_is_composed_of_computation_and_exchange() -> None:
+    limits, exchange = Limits(1, 16, 64, 1024), Exchange(1e-3, 1e-9)
+    timings = [(16, 0.02), (64, 0.08)]
+    points = curve_points(limits, (), composed_reports(limits, timings, 50e6, exchange))
+    assert [point.learners for point in points] == list(range(1, 17))
+    (eight,) = (point for point in points if point.learners == 8)
+    true = 1024 / (1024 / 8 * 0.08 / 64 + exchange.seconds(50e6, 8))
+    assert eight.goodput == pytest.approx(true, rel=0.15)
+
+
+def test_what_trains_counts_more_than_what_was_composed() -> None:
+    limits = Limits(1, 4, 64, 64)
+    composed = composed_reports(limits, [(64, 0.1), (16, 0.025)], 1e6, Exchange(0.0, 0.0))
+    reports = [Report(k, 64, 0.1, 1000.0) for k in (1, 2, 4)]  # it does not scale at all
+    points = curve_points(limits, reports, composed)
+    assert points[-1].goodput < 1.2 * points[0].goodput
+
+
+def test_without_an_exchange_one_learner_is_spoken_for() -> None:
+    found = composed_reports(Limits(1, 16, 64, 1024), [(32, 0.1)], None, None)
+    assert [(each.learners, each.batch) for each in found] == [(1, 32)]
+    assert composed_reports(Limits(1, 16), [(32, 0.1)], 1e6, Exchange(0, 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("reports", "ignored"),
+    [
+        ([(1, 32, 0.1), (1, 256, 0.1)], True),
+        ([(1, 32, 0.1), (1, 256, 0.8)], False),
+        ([(1, 32, 0.1), (1, 256, 0.2)], False),
+        ([(1, 32, 0.1), (1, 40, 0.1)], False),  # too little apart
+        ([(1, 64, 0.1), (2, 128, 0.1)], False),  # each learner has the same batch
+        ([(1, 64, 0.1), (2, 512, 0.1)], True),
+        ([(1, 64, 0.1), (2, 64, 0.1)], False),  # the learners bring nothing
+        ([], False),
+        ([(1, None, 0.1), (2, None, 0.1)], False),
+    ],
+)
+def test_a_batch_that_changes_nothing_is_noticed(reports: list[tuple[int, int, float]], ignored: bool) -> None:
+    assert ignores_batch([Report(*each) for each in reports]) is ignored
+
+
+def test_an_ignored_batch_stays_small_and_counts_steps() -> None:
+    points = best_points(Speed(0.1, 0.0), Limits(1, 3, 64, 1024, batch_ignored=True))
+    assert [point.batch for point in points] == [64, 64, 66]
+    assert [point.goodput for point in points] == [pytest.approx(10)] * 3
+
+
+@pytest.mark.parametrize(
+    ("reports", "ignored"),
+    [
+        ([(1, 64, 0.1), (2, 64, 0.1)], True),
+        ([(1, 64, 0.1), (2, 64, 0.06)], False),
+        ([(1, 64, 0.1), (2, 128, 0.2)], True),  # each learner trains the whole batch
+        ([(1, 64, 0.1), (2, 128, 0.1)], False),
+        ([(4, 64, 0.1), (4, 128, 0.1)], False),
+    ],
+)
+def test_learners_that_bring_nothing_are_noticed(reports: list[tuple[int, int, float]], ignored: bool) -> None:
+    assert ignores_learners(Limits(1, 8, 64, 512), [Report(*each) for each in reports]) is ignored

@@ -12,7 +12,7 @@ from updraft.allocation import Elasticity, GangRequest, Grant, Plan, Resized
 from updraft.allocation.elastic import Curve
 from updraft.allocation.scalability import Limits, Report, curve_points
 from updraft.ledger import AttemptClosure, Ledger
-from updraft.ledger.records import Shift
+from updraft.ledger.records import Analysis, JobSizes, Shift
 from updraft.lifecycle import State
 from updraft.recovery.policy import PlannedRelaunch
 
@@ -174,14 +174,14 @@ def test_the_sizes_that_a_job_may_have_are_listed(ledger: Ledger) -> None:
     running(ledger, "a", 2)
     ledger.queue.note_speed("a", 1, Report(2, 64, 0.25), 100, NOON)
     ledger.queue.note_speed("a", 2, Report(2, 64, 0.15), 100, NOON)
-    found = ledger.queue.sizes("a")
+    found = ledger.queue.sizes("a").rows
     assert [(size.learners, size.current) for size in found] == [(1, False), (2, True), (3, False), (4, False)]
     assert [size.step_seconds for size in found] == [None, pytest.approx(0.2), None, None]
     assert found[0].speedup == 1
     ledger.queue.release("a")
-    assert not any(size.current for size in ledger.queue.sizes("a"))
+    assert not any(size.current for size in ledger.queue.sizes("a").rows)
     add_job(ledger, "fixed")
-    assert ledger.queue.sizes("fixed") == []
+    assert ledger.queue.sizes("fixed") == JobSizes()
 
 
 def test_the_pause_of_a_resize_is_measured(ledger: Ledger) -> None:
@@ -199,3 +199,74 @@ def test_the_pause_of_a_resize_is_measured(ledger: Ledger) -> None:
     (after,) = decide(ledger)
     assert after.request.elastic is not None
     assert after.request.elastic.pause_seconds == pytest.approx(8, abs=1)
+
+
+def planned(ledger: Ledger, job_id: str) -> Elasticity:
+    """Return the sizes that the planner sees of a job that waits."""
+    seen: list[GangRequest] = []
+    ledger.queue.plan(lambda queue, grants: seen.extend(queue) or Plan())  # type: ignore[func-returns-value]
+    (found,) = (each.elastic for each in seen if each.job_id == job_id)
+    assert found is not None
+    return found
+
+
+def test_a_later_job_knows_how_its_series_scales_from_measured_parts(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    parts = Analysis(timings=((32, 0.1), (64, 0.2)), gradient_bytes=1e6, exchange=((1e4, 1e-3), (1e6, 1e-2)))
+    ledger.queue.note_analysis("a", 2, parts)
+    waiting(ledger, "b")
+    found = planned(ledger, "b")
+    assert found.curve.learners.tolist() == list(range(1, 9))  # composed, so it need not double step by step
+    assert 1.5 < found.curve.speedups[1] < 2
+
+
+def test_the_exchange_of_gradients_is_measured_once(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.hold("nothing to plan")
+    ledger.queue.note_analysis("a", 2, Analysis(((32, 0.1),), 1e6, exchange=((1e6, 1e-2),)))
+    assert ledger.queue.plan_is_due()
+    before = ledger.queue.sizes("a").rows
+    ledger.queue.note_analysis("a", 2, Analysis(exchange=((1e6, 99.0),)))
+    assert ledger.queue.sizes("a").rows == before
+
+
+def test_the_noise_of_gradients_is_shown_and_keeps_batches_small(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.25), 100, NOON)
+    ledger.queue.note_speed("a", 2, Report(4, 256, 0.3), 100, NOON)
+    large = [size.batch for size in ledger.queue.sizes("a").rows]
+    ledger.queue.hold("nothing to plan")
+    ledger.queue.note_analysis("a", 2, Analysis(noise=20.0))
+    assert not ledger.queue.plan_is_due()  # it changes all the time
+    found = ledger.queue.sizes("a")
+    assert found.noise == 20
+    assert sum(size.batch or 0 for size in found.rows) < sum(batch or 0 for batch in large)
+
+
+def test_a_program_that_ignores_its_batch_is_said_to(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.note_speed("a", 1, Report(1, 32, 0.2), 100, NOON)
+    ledger.queue.note_speed("a", 2, Report(1, 256, 0.2), 100, NOON)
+    found = ledger.queue.sizes("a")
+    assert [size.batch for size in found.rows] == [32, 32]
+    (remark,) = found.remarks
+    assert "seems to ignore UPDRAFT_BATCH" in remark
+    ledger.queue.note_analysis("a", 1, Analysis(follows_batch=True))
+    found = ledger.queue.sizes("a")
+    assert found.remarks == []
+    assert found.rows[0].batch == 256
+
+
+def test_a_program_that_ignores_its_learners_is_said_to(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    for attempt, learners in enumerate((1, 2), 1):
+        ledger.queue.note_speed("a", attempt, Report(learners, 64, 0.2), 100, NOON)
+    found = ledger.queue.sizes("a")
+    (remark,) = found.remarks
+    assert "not faster with more than 1 learner," in remark
+
+
+def test_a_job_that_reports_nothing_is_told_how_to(ledger: Ledger) -> None:
+    waiting(ledger, "a")
+    (remark,) = ledger.queue.sizes("a").remarks
+    assert "log_metrics" in remark
