@@ -45,6 +45,7 @@ SETTINGS = {
     "UPDRAFT_STORE_GRACE_SECONDS": "120",
     "UPDRAFT_TRUSTED_TENANTS": "true",  # one test adds tenants
     "UPDRAFT_LEAST_RUN_MINUTES": "0",
+    "UPDRAFT_RESIZE_MINUTES": "0.1",
     "UPDRAFT_NODE_CACHE_CLAIM": "node-cache",  # a test makes it; only jobs that stream or mount data use it
 }
 TENANTS_FILE = "tenants.yaml"  # in the platform's home

@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from system_helpers import Stack, pretty, running_stack, shell_job, until
+import yaml
+from elastic_helpers import elastic_job, trained, written
+from system_helpers import REPOSITORY, Stack, pretty, running_stack, shell_job, until
 
 from updraft.ledger import Ledger
+from updraft.lifecycle.workflow import SIZES_DAG
 
 pytestmark = [pytest.mark.system, pytest.mark.turn(1), pytest.mark.timeout(900)]
+JOBS = REPOSITORY / "jobs"
 GPUS = 4
+EPOCHS = 60
 SAMPLES = 230_000
-PROGRAM = """
-import json, os, time
-import updraft_learner as updraft
-
-# A step takes as long as a real one would whose learners share the batch: 0.4 ms for each sample.
-batch, learners = int(os.environ["UPDRAFT_BATCH"]), updraft.world_size()
-checkpoints = updraft.checkpoint_dir()
-stored = sorted(checkpoints.glob("step-*/state.json"))
-state = json.loads(stored[-1].read_text()) if stored else {"step": 0, "samples": 0, "sizes": []}
-state["sizes"].append([learners, batch, float(os.environ["UPDRAFT_LR_SCALE"])])
-
-def save():
-    if updraft.rank() == 0:
-        name = f"step-{state['step']:010d}"
-        (checkpoints / (".tmp-" + name)).mkdir()
-        (checkpoints / (".tmp-" + name) / "state.json").write_text(json.dumps(state))
-        (checkpoints / (".tmp-" + name)).rename(checkpoints / name)
-        (checkpoints / name / "COMPLETE").touch()
-
-saved = time.monotonic()
-while state["samples"] < int(os.environ["SAMPLES"]):
-    time.sleep(0.0004 * batch / learners + 0.01)
-    state["step"] += 1
-    state["samples"] += batch
-    if updraft.rank() == 0:
-        updraft.log_metrics({"samples": state["samples"]}, step=state["step"])
-    if updraft.stop_requested():
-        save()
-        updraft.preempted_exit()
-    if time.monotonic() - saved > 2:
-        save()
-        saved = time.monotonic()
-if updraft.rank() == 0:
-    (updraft.result_dir() / "sizes.json").write_text(json.dumps(state))
-"""
-
-
-def elastic_job(name: str, **elastic: Any) -> dict[str, Any]:
-    limits = {"min_learners": 1, "max_learners": 4, "min_batch": 32, "max_batch": 256, "lr": "linear", **elastic}
-    manifest = shell_job(name, "python train.py", code=name, resources={"cpus": 0.1, "memory": "128MiB", "gpus": 1})
-    manifest["image"] = "updraft/sidecar:0.1"
-    manifest["env"] = {"SAMPLES": str(SAMPLES)}
-    del manifest["framework"]
-    return {**manifest, "elastic": limits, "checkpoints": {"every": "2s", "keep": {"latest": 2}}}
 
 
 @pytest.fixture(scope="module")
@@ -69,23 +29,14 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Callable[[str], Path]:
-    def written(name: str) -> Path:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.py").write_text(PROGRAM)
-        return tmp_path
-
-    return written
-
-
 def sizes_of(stack: Stack, job: str) -> list[int]:
     attempts = stack.client.attempts(job).attempts
     return [a.learners for a in attempts if a.role == "train"]
 
 
-def test_a_job_grows_and_shrinks_for_a_newcomer(stack: Stack, code: Callable[[str], Path], tmp_path: Path) -> None:
-    job = stack.submit(elastic_job("stretchy"), code("stretchy"))
+def test_a_job_grows_and_shrinks_for_a_newcomer(stack: Stack, tmp_path: Path) -> None:
+    manifest = elastic_job("stretchy", SAMPLES, {"cpus": 0.1, "memory": "128MiB", "gpus": 1})
+    job = stack.submit(manifest, written(tmp_path, "stretchy"))
     until(lambda: sizes_of(stack, job)[-1:] == [4], "it never had all devices")
     stack.reach(job, "PROCESSING")
     fixed = shell_job("newcomer", "sleep 15", resources={"cpus": 0.1, "memory": "64MiB", "gpus": 2, "learners": 1})
@@ -102,8 +53,7 @@ def test_a_job_grows_and_shrinks_for_a_newcomer(stack: Stack, code: Callable[[st
     attempts = [a for a in stack.client.attempts(job).attempts if a.role == "train"]
     assert {a.label for a in attempts[:-1]} == {"grant.resized"}
     assert all(a.resume for a in attempts[1:])
-    files = stack.client.download(job, "results", tmp_path / "results")
-    (result,) = [json.loads(path.read_text()) for path in files if path.name == "sizes.json"]
+    result = trained(stack.client.download(job, "results", tmp_path / "results"))
     assert result["samples"] >= SAMPLES
     assert [size for size, _, _ in result["sizes"]] == sizes
     assert all(scale == batch / 32 for _, batch, scale in result["sizes"])
@@ -111,3 +61,52 @@ def test_a_job_grows_and_shrinks_for_a_newcomer(stack: Stack, code: Callable[[st
     for at in sorted({use.granted_at for use in held}):
         now = [use for use in held if use.granted_at <= at and (use.released_at is None or use.released_at > at)]
         assert sum(use.learners * use.gpus for use in now) <= GPUS, (at, now)
+    rounds_are_explained(stack, job, sizes)
+
+
+def rounds_are_explained(stack: Stack, job: str, sizes: list[int]) -> None:
+    """The rounds say what changed, why, what it should bring and what it brought; the DAG has reported them."""
+    rounds = stack.client.sizes().rounds
+    changes = [change for each in reversed(rounds) for change in each.changes if change.job == job]
+    assert [change.after for change in changes][: len(sizes)] == sizes
+    assert [change.before for change in changes][: len(sizes)] == [0, *sizes[:-1]]
+    assert not any(change.waits for change in changes)
+    resized = [change for change in changes[1:] if change.gained is not None]
+    assert resized, changes
+    for change in resized:
+        assert change.expected is not None
+        assert 0.6 < change.gained / change.expected < 1.6, change
+        assert change.pause_seconds, change
+    path = f"/api/v2/dags/{SIZES_DAG}/dagRuns"
+    until(lambda: reported(stack.client.http.json("GET", path, params={})) >= len(rounds), "no run tells of a round")
+    run = stack.client.http.json("GET", path, params={"state": "success"})["dag_runs"][0]["dag_run_id"]
+    told = stack.client.http.json("GET", f"{path}/{run}/taskInstances/report/xcomEntries/return_value", params={})
+    assert job in str(told["value"]), told
+
+
+def reported(answer: dict[str, Any]) -> int:
+    return sum(run["state"] == "success" for run in answer["dag_runs"])
+
+
+def test_a_model_trained_with_changing_sizes_is_as_good(stack: Stack, tmp_path: Path) -> None:
+    """The example, with real PyTorch and real samples: once while its size changes, once with a fixed size."""
+    raw: dict[str, Any] = yaml.safe_load((JOBS / "digits-elastic" / "manifest.yaml").read_text())
+    raw["resources"] = {"cpus": 0.4, "memory": "512MiB"}
+    raw["params"]["epochs"] = EPOCHS
+    fixed = {**raw, "name": "digits-fixed"}
+    del fixed["elastic"], fixed["export"]
+    changing = stack.submit(raw, JOBS / "digits-elastic")
+    until(lambda: len(sizes_of(stack, changing)) > 1, "it never got another size")
+    stack.reach(changing, "PROCESSING")
+    newcomer = shell_job("comes", "sleep 5", resources={"cpus": 1.2, "memory": "64MiB"})
+    assert stack.end(stack.submit(newcomer, tmp_path)).state == "COMPLETED"
+    ended = stack.end(changing)
+    assert ended.state == "COMPLETED", pretty(ended)
+    assert len(set(sizes_of(stack, changing))) > 1
+    alone = stack.end(stack.submit(fixed, JOBS / "digits-elastic"))
+    assert alone.state == "COMPLETED", pretty(alone)
+    assert ended.metrics["val_accuracy"] > alone.metrics["val_accuracy"] - 0.02, (ended.metrics, alone.metrics)
+    assert ended.metrics["val_loss"] < alone.metrics["val_loss"] + 0.05, (ended.metrics, alone.metrics)
+    detail = stack.client.job(changing)
+    assert detail.gradient_noise, pretty(detail)
+    assert all(size.batch for size in detail.sizes)

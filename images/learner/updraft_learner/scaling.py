@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SMOOTHING = 0.95  # of the averages: about the last 20 estimates
 LEAST_ESTIMATES = 10  # before a scale is reported
 REPORT_SECONDS = 5.0
-PAIR_EVERY = 10  # steps; how often a single learner compares two steps
+PAIR_EVERY = 10  # steps, from one estimate to the next
 EXCHANGE_BYTES = (64 << 10, 8 << 20)
 TIMED = 5  # steps of each batch, and exchanges of each size, after one that is not timed
 MOST_BATCHES = 16
@@ -179,7 +179,8 @@ class GradientNoise:
     """Measures the gradient noise scale of a PyTorch program, and reports it as the metric `gradient_noise_scale`.
 
     With DistributedDataParallel (`watch`), the gradient of each learner is compared with the average of all. A single
-    learner compares the gradients of two steps that follow each other, now and then; it keeps one copy of them.
+    learner compares the gradients of two steps that follow each other, and keeps a copy of the first. Both happen at
+    each tenth step.
 
     Args:
         batch: How many samples this learner's gradient is over.
@@ -213,6 +214,8 @@ class GradientNoise:
             return
 
         def hook(group: Any, bucket: Any) -> Any:
+            if self._updates % PAIR_EVERY:
+                return allreduce_hook(group, bucket)
             local = bucket.buffer().detach().double().square().sum()
 
             def averaged(future: Any) -> Any:
@@ -223,6 +226,7 @@ class GradientNoise:
 
             return allreduce_hook(group, bucket).then(averaged)
 
+        hook.__annotations__.clear()  # torch checks them, and does not know them as text
         replica.register_comm_hook(replica.process_group, hook)
 
     def update(self, model: torch.nn.Module, *, step: int) -> None:

@@ -278,9 +278,9 @@ SAME_STEP = 0.05  # the part by which times of steps differ that are called equa
 
 
 def ignores_batch(reports: Sequence[Report]) -> bool:
-    """Return whether steps take as long with small batches as with large ones, as far as was measured: the batches, and
-    the samples of one learner, must differ by a factor of 2 at least. A GPU that is not full yet looks the same: a program that follows
-    its batch says so with `updraft.batch_size`."""
+    """Return whether steps take as long with small batches as with large ones, as far as was measured: the batches,
+    and the samples of one learner, must differ by a factor of 2 at least. A GPU that is not full yet looks the same,
+    so a program that follows its batch says that with `updraft.batch_size`."""
     known = [(each.batch, each.batch / each.learners) for each in reports if each.batch is not None]
     if not known or any(max(values) < 2 * min(values) for values in zip(*known, strict=True)):
         return False
