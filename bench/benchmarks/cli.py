@@ -23,6 +23,7 @@ FIGURES = (
     "admission",
     "sizing",
     "elastic",
+    "elastic_jobs",
     "checkpoint_stall",
     "stream",
     "environment",

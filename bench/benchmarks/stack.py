@@ -68,10 +68,11 @@ def environment(home: Home) -> dict[str, str]:
     return {**os.environ, "UPDRAFT_HOME": str(home.root), "NO_COLOR": "1", "COLUMNS": "160"}
 
 
-def up(home: Home, variables: Mapping[str, str] | None = None) -> None:
-    """Start the stack with two CPUs, whatever the machine has, so that all machines do the same."""
+def up(home: Home, variables: Mapping[str, str] | None = None, gpus: int = 0) -> None:
+    """Start the stack with two CPUs, whatever the machine has, so that all machines do the same, and so many imaginary
+    GPUs."""
     done = subprocess.run(
-        [*STACK, "up", "--cpus", "2", "--memory-mib", "12288"],
+        [*STACK, "up", "--cpus", "2", "--memory-mib", "12288", *(["--gpus", str(gpus)] if gpus else [])],
         env={**environment(home), **(variables or {})},
         capture_output=True,
         text=True,
@@ -89,7 +90,7 @@ def down(home: Home) -> None:
 
 @contextmanager
 def running_stack(
-    name: str = "bench", *, dags: Path | None = None, variables: Mapping[str, str] | None = None
+    name: str = "bench", *, dags: Path | None = None, variables: Mapping[str, str] | None = None, gpus: int = 0
 ) -> Iterator[Stack]:
     """Start a fresh platform, with the DAGs of another folder beside its own and more variables, if named; it is ended
     and removed afterwards."""
@@ -97,7 +98,7 @@ def running_stack(
     if dags is not None:
         (home.root / "dags").symlink_to(dags, target_is_directory=True)
     try:
-        up(home, variables)
+        up(home, variables, gpus)
         with Client(load_config({"UPDRAFT_HOME": str(home.root)})) as client:
             yield Stack(home, client)
     finally:

@@ -4,11 +4,13 @@ paper in plain NumPy, and against a genetic search."""
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks import placing
 from benchmarks.options import Options as Chosen
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value
 from updraft.allocation.scalability import Limits, Point, Speed, best_points
@@ -19,6 +21,11 @@ NAME, TITLE = "sizing", "Sizes of elastic jobs"
 JOBS, DEVICES, MOST = 1000, 4096, 64
 SMALLER = (400, 2000, 64)
 SEARCH = 100  # people and generations
+PLACED = {  # devices for each learner
+    "1 device for each learner": (1,),
+    "1, 2 or 4 devices": (1, 2, 4),
+    "2, 3 or 5 devices": (2, 3, 5),
+}
 
 NOTES = (
     "One call of `updraft.allocation.sizing.choose_sizes` for 1,000 jobs, 4,096 devices and up to 64 devices for each "
@@ -30,6 +37,10 @@ NOTES = (
     "the recurrence does the work.",
     "*Genetic search*: 100 generations of 100 choices with crossover and mutation on the same curves, as Pollux and "
     "AdaptDL search with NSGA-II, but with the sum of the speed-ups as the one aim.",
+    "*Placed*: up to 6 jobs on up to 4 nodes of 8 devices, parts of which are taken. The planner "
+    "(`updraft.allocation.resizing.plan_sizes`) chooses sizes as if devices were one pool, and solves again with fewer "
+    "devices until the nodes have room. A mixed-integer program (HiGHS) chooses sizes and nodes together. *Gap*: the part of "
+    "the best sum of scores that is missing.",
 )
 
 Shape = Callable[[random.Random, int], Options]
@@ -72,7 +83,7 @@ def measure(options: Chosen) -> Measured:
         settings={"rounds": rounds},
         comparisons=tuple(comparisons),
         values=tuple(values),
-        tables=(_searched(), _smaller()),
+        tables=(_searched(), _smaller(), _placed(20 if options.quick else 200)),
         notes=NOTES,
     )
 
@@ -124,6 +135,24 @@ def _smaller() -> TableOf:
         took = time.perf_counter() - middle
         rows.append((f"{count} jobs, {devices} devices, {most} for each", round(middle - start, 4), round(took, 4)))
     return TableOf(title="Other sizes, once", columns=("", "choose_sizes, s", "recurrence, s"), rows=tuple(rows))
+
+
+def _placed(cases: int) -> TableOf:
+    """Compare the sizes that the planner places on nodes with those of a mixed-integer program that knows the nodes."""
+    rows = []
+    for name, gpus in PLACED.items():
+        chance = random.Random(7)
+        gaps: list[float] = []
+        while len(gaps) < cases:
+            if (gap := placing.gap(chance, gpus)) is not None:
+                gaps.append(gap)
+        best = sum(gap < 1e-9 for gap in gaps)
+        rows.append((name, f"{best / cases:.0%}", f"{statistics.fmean(gaps):.2%}", f"{max(gaps):.2%}"))
+    return TableOf(
+        title=f"Sizes placed on nodes, {cases} clusters each",
+        columns=("", "as good as the mixed-integer program", "mean gap", "largest gap"),
+        rows=tuple(rows),
+    )
 
 
 def _made(shape: Shape, count: int, most: int) -> list[Options]:

@@ -166,19 +166,22 @@ def simulate(
     policy: Policy,
     *,
     pause_seconds: float = 30.0,
+    start_seconds: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Run the jobs until all are complete or dropped.
 
     Args:
-        pause_seconds: How long a job stands still when it starts or is resized.
+        pause_seconds: How long a job stands still when it is resized.
+        start_seconds: How long it stands still when it starts; None: as long as when it is resized.
         progress: Is called with the number of jobs that are over, after each one.
 
     Raises:
         ValueError: if the policy hands out more devices than there are, or a size that a job does not allow, or leaves
             jobs waiting for ever.
     """
-    return _Cluster(jobs, devices, policy, pause_seconds, progress).run()
+    start_seconds = pause_seconds if start_seconds is None else start_seconds
+    return _Cluster(jobs, devices, policy, pause_seconds, start_seconds, progress).run()
 
 
 _ARRIVES, _ENDS, _LOOKS = range(3)
@@ -191,10 +194,12 @@ class _Cluster:
         devices: int,
         policy: Policy,
         pause_seconds: float,
+        start_seconds: float,
         progress: Callable[[int], None] | None,
     ) -> None:
         self._devices = self._free = devices
         self._policy, self._pause, self._progress = policy, pause_seconds, progress
+        self._start = start_seconds
         ordered = sorted(jobs, key=lambda job: (job.arrives, job.job_id))
         self._courses = [Course(job) for job in ordered]
         self._order = {course: n for n, course in enumerate(self._courses)}
@@ -286,6 +291,7 @@ class _Cluster:
         course.advance(now)
         self._free += course.devices - (size.learners if size else 0)
         course.version += 1
+        pause = self._start if course.size is None else self._pause
         if size is None:
             del self._running[course]
             self._waiting[course] = None
@@ -298,7 +304,7 @@ class _Cluster:
             course.resizes += 1
         course.size, course.changed = size, now
         if size is not None:
-            course.rate, course.pause_until = course.job.rate(size), now + self._pause
+            course.rate, course.pause_until = course.job.rate(size), now + pause
             heapq.heappush(self._events, (course.end(), next(self._numbers), _ENDS, course, course.version))
 
     def _look_later(self, now: float) -> None:
