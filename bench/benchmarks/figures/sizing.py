@@ -35,12 +35,12 @@ NOTES = (
     "platform makes them. *Random*: each size of a job is worth a random number. *Steps*: most sizes bring nothing "
     "over the one before. *Ties*: all jobs have the same steps, each as good as any other; no bound decides here, and "
     "the recurrence does the work.",
-    "*Genetic search*: 100 generations of 100 choices with crossover and mutation on the same curves, as Pollux and "
-    "AdaptDL search with NSGA-II, but with the sum of the speed-ups as the one aim.",
+    "*Genetic search*: NSGA-II with 100 choices in 100 generations on the same curves, as Pollux and AdaptDL do. Its "
+    "aims are the sum of the speed-ups and few devices; the best sum of the last generation counts.",
     "*Placed*: up to 6 jobs on up to 4 nodes of 8 devices, parts of which are taken. The planner "
     "(`updraft.allocation.resizing.plan_sizes`) chooses sizes as if devices were one pool, and solves again with fewer "
-    "devices until the nodes have room. A mixed-integer program (HiGHS) chooses sizes and nodes together. *Gap*: the part of "
-    "the best sum of scores that is missing.",
+    "devices until the nodes have room. A mixed-integer program (HiGHS) chooses sizes and nodes together. *Gap*: the "
+    "part of the best sum of scores that is missing.",
 )
 
 Shape = Callable[[random.Random, int], Options]
@@ -117,7 +117,7 @@ def _searched() -> TableOf:
             (f"{count} jobs, {devices} devices", round(middle - start, 4), round(took, 2), f"{found / best:.1%}")
         )
     return TableOf(
-        title="Against a genetic search, 100 x 100",
+        title="Against a genetic search (NSGA-II), 100 x 100",
         columns=("", "choose_sizes, s", "search, s", "what the search finds of the best sum"),
         rows=tuple(rows),
     )

@@ -91,8 +91,8 @@ class Updraft:
 
 @dataclass
 class GeneticSearch:
-    """A search over sizes by a genetic algorithm on a power mean of the speed-ups, as Pollux has it (Qiao et al., OSDI
-    2021): without nodes, and with fewer generations.
+    """A search over sizes by a genetic algorithm (NSGA-II) on a power mean of the speed-ups and on the devices in use,
+    as Pollux has it (Qiao et al., OSDI 2021): without nodes, and with fewer generations.
 
     Args:
         exponent: Of the power mean.
@@ -151,20 +151,51 @@ class Tables:
         self._rows = np.arange(len(jobs))
 
     def search(self, devices: int, population: int, generations: int, chance: np.random.Generator) -> NDArray[np.int64]:
-        """Return the best columns that were found: mutation, crossover of neighbours, repair, and survival of the best
-        half."""
+        """Return the best columns that were found by NSGA-II (Deb et al., A Fast and Elitist Multiobjective Genetic
+        Algorithm, 2002), with two aims: the sum of the scores, and few devices."""
         people = np.concatenate([self._now[None], self._random(population - 1, chance)])
         people = self._repaired(people, devices, chance)
+        order = self._ranked(people)
         for _ in range(generations):
-            partners = people[chance.permutation(len(people))]
-            children = np.where(chance.random(people.shape) < 0.5, people, partners)
+            better = np.empty(len(people), np.int64)
+            better[order] = np.arange(len(people))
+            parents = [people[self._tournament(better, chance)] for _ in range(2)]
+            children = np.where(chance.random(people.shape) < 0.5, *parents)
             mutated = chance.random(children.shape) < 1.0 / len(self._rows)
             children = np.where(mutated, self._random(len(children), chance), children)
             people = np.concatenate([people, self._repaired(children, devices, chance)])
-            order = np.argsort(-self._scores[self._rows, people].sum(axis=1), kind="stable")
-            people = people[order[:population]]
-        best: NDArray[np.int64] = people[0]
+            people = people[self._ranked(people)[:population]]
+            order = np.arange(len(people))
+        best: NDArray[np.int64] = people[np.argmax(self._scores[self._rows, people].sum(axis=1))]
         return best
+
+    def _tournament(self, rank: NDArray[np.int64], chance: np.random.Generator) -> NDArray[np.int64]:
+        """Return for each place the better one of two that are drawn."""
+        pairs = chance.integers(0, len(rank), (len(rank), 2))
+        won: NDArray[np.int64] = np.where(rank[pairs[:, 0]] < rank[pairs[:, 1]], pairs[:, 0], pairs[:, 1])
+        return won
+
+    def _ranked(self, people: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the people from best to worst: by fronts of those that no other is better than in both aims, and in a
+        front those first that have few others near them."""
+        score = self._scores[self._rows, people].sum(axis=1)
+        used = self._sizes[self._rows, people].sum(axis=1)
+        as_good = (score[:, None] >= score) & (used[:, None] <= used)
+        beats = as_good & ~as_good.T
+        front, left, number = np.zeros(len(people), np.int64), np.ones(len(people), bool), 0
+        while left.any():
+            first = left & ~beats[left].any(axis=0)
+            front[first], left, number = number, left & ~first, number + 1
+        lonely = np.zeros(len(people))
+        for n in range(number):
+            of_front = np.flatnonzero(front == n)
+            for aim in (score, used.astype(float)):
+                ordered = of_front[np.argsort(aim[of_front], kind="stable")]
+                span = aim[ordered[-1]] - aim[ordered[0]]
+                lonely[ordered[[0, -1]]] = np.inf
+                if span > 0:
+                    lonely[ordered[1:-1]] += (aim[ordered[2:]] - aim[ordered[:-2]]) / span
+        return np.lexsort((-lonely, front))
 
     def _random(self, number: int, chance: np.random.Generator) -> NDArray[np.int64]:
         made: NDArray[np.int64] = chance.integers(0, self._width[None], (number, len(self._rows)))

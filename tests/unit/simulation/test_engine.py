@@ -66,6 +66,11 @@ def test_free_devices_make_jobs_faster_and_the_pause_is_paid() -> None:
     assert found["b"] == pytest.approx(a_ends + 10 + 100 - (a_ends - 60) * half / whole)
 
 
+def test_a_start_may_take_longer_than_a_resize() -> None:
+    run = simulate([job("a", 0, 100, 4), job("b", 0, 50, 4)], 4, Fifo(), pause_seconds=1, start_seconds=20)
+    assert [course.ended for course in run.courses] == [120, 190]
+
+
 def test_a_job_that_finds_no_room_is_dropped_only_where_the_policy_says_so() -> None:
     jobs = [job(f"job-{n}", 0, 100) for n in range(5)]
     queued = Outcome.of(simulate(jobs, 3, MostThroughput(batch=True)))
