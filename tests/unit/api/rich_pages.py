@@ -11,11 +11,13 @@ from updraft.api.pages import jobs_page as render_jobs
 from updraft.api.pages import queue_page as render_queue
 from updraft.api.pages import series_list_page as render_series_list
 from updraft.api.pages import series_page as render_series
+from updraft.api.pages import sizes_page as render_sizes
 from updraft.schemas import (
     Attempt,
     Checkpoint,
     DataVersion,
     JobDetail,
+    JobSize,
     JobSummary,
     Learner,
     Links,
@@ -30,9 +32,12 @@ from updraft.schemas import (
     QueueList,
     Request,
     ResumePlan,
+    RoundList,
     SeriesDetail,
     SeriesEvent,
     SeriesRun,
+    SizeChange,
+    SizingRound,
     Transition,
 )
 
@@ -160,6 +165,10 @@ def job_page(nonce: str = "") -> str:
         state="PROCESSING", reason="4 learners run: step 3896 of 5000", ended=False, created_at=START,
         updated_at=at(130), dag_id="train_model", run_id=ID, transitions=transitions, learners=learners, attempt=3,
         model=Model(name="resnet50-imagenet-classifier", version="12", alias="champion", url="http://mlflow/m"),
+        sizes=tuple(JobSize(learners=n, batch=2048 * n, speedup=n**0.8, step_seconds=0.1234 * n if n < 5 else None,
+                            current=n == 4) for n in range(1, 17)),
+        size_remarks=("A step takes as long with a large batch as with a small one: the program seems to ignore "
+                      "UPDRAFT_BATCH. Its batch stays 2048.",), gradient_noise=51_234.5,
         links=Links(airflow_run=f"{AIRFLOW}/dags/train_model/runs/{ID}", mlflow_run="http://mlflow:5000/#/r"),
     )  # fmt: skip
     manifest = {
@@ -246,3 +255,30 @@ def queue_page(nonce: str) -> str:
         for n in range(4, 30)
     ]
     return render_queue(QueueList(running=(running,), waiting=tuple(waiting)), nonce=nonce)
+
+
+def sizes_page(nonce: str) -> str:
+    """Rounds of many changes: some measured, some not, some of jobs that started."""
+    gained = (None, 1.31, None, 1.02)
+    rounds = []
+    for number in range(8, 0, -1):
+        changes = [
+            SizeChange(
+                job=f"{ID}-{n}",
+                name="resnet50",
+                tenant="default",
+                before=8 if n else 0,
+                before_batch=65_536 if n else None,
+                after=16 * n or 16,
+                after_batch=131_072,
+                reason=f"{16 * n or 16} learners instead of 8: expected to be 1.87 times as fast; {ID}-{n + 1} has "
+                "left 10 of 128 A100-SXM4-80GB GPUs on gpu-node-a-17.cluster.internal",
+                expected=1.87 if n else None,
+                gained=gained[n] if number < 8 else None,
+                pause_seconds=142.0 if n and gained[n] and number < 8 else None,
+                waits=number == 8 and n > 0,
+            )
+            for n in range(4)
+        ]
+        rounds.append(SizingRound(round=48_120 + number, at=at(number * 40), changes=tuple(changes)))
+    return render_sizes(RoundList(rounds=tuple(rounds)), nonce=nonce)

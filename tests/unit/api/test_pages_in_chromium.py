@@ -15,7 +15,7 @@ import pytest
 from unit.api import rich_pages
 
 from updraft.api.routes import pages
-from updraft.schemas import PAGES_PREFIX, QUEUE_PAGE, SERIES_PAGES_PREFIX
+from updraft.schemas import PAGES_PREFIX, QUEUE_PAGE, SERIES_PAGES_PREFIX, SIZES_PAGE
 
 CHROMIUM = shutil.which("chromium")
 SANDBOX = "allow-scripts allow-same-origin allow-forms allow-downloads"
@@ -44,6 +44,7 @@ def server() -> Iterator[str]:
                 PAGES_PREFIX: rich_pages.list_page,
                 f"{PAGES_PREFIX}/{rich_pages.ID}": rich_pages.job_page,
                 QUEUE_PAGE: rich_pages.queue_page,
+                SIZES_PAGE: rich_pages.sizes_page,
                 SERIES_PAGES_PREFIX: rich_pages.series_list_page,
                 f"{SERIES_PAGES_PREFIX}/digits": rich_pages.series_page,
             }
@@ -87,8 +88,15 @@ def test_the_sandbox_is_airflows() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     "page",
-    [PAGES_PREFIX, f"{PAGES_PREFIX}/{rich_pages.ID}", QUEUE_PAGE, SERIES_PAGES_PREFIX, f"{SERIES_PAGES_PREFIX}/digits"],
-    ids=["list", "job", "queue", "series list", "series"],
+    [
+        PAGES_PREFIX,
+        f"{PAGES_PREFIX}/{rich_pages.ID}",
+        QUEUE_PAGE,
+        SIZES_PAGE,
+        SERIES_PAGES_PREFIX,
+        f"{SERIES_PAGES_PREFIX}/digits",
+    ],
+    ids=["list", "job", "queue", "sizes", "series list", "series"],
 )
 def test_a_page_fits_its_frame(server: str, tmp_path: Path, page: str, width: int) -> None:
     assert CHROMIUM is not None
