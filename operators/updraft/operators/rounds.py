@@ -40,7 +40,11 @@ class ReportRoundOperator(UsesServices, BaseOperator):
 
 
 def sentence(change: ResizeRow) -> str:
-    """Return what changed for a job, why, what was expected, and what was measured."""
+    """Return what changed for a job, why, what was expected, and what was measured.
+
+    Args:
+        change: The job's row of the round.
+    """
     parts = [change.reason]
     if change.before:
         if change.expected is not None and "times as fast" not in change.reason:
