@@ -121,7 +121,7 @@ def _print_job(job: JobDetail, stages: list[Stage]) -> None:
     if job.sizes:
         print_sizes(job.sizes)
     if job.gradient_noise is not None:
-        say(f"The gradient noise scale is {job.gradient_noise:.4g} samples.")
+        say(f"The gradient noise scale is {job.gradient_noise:,.1f} samples.")
     for remark in job.size_remarks:
         say(remark)
     if job.ended:

@@ -218,6 +218,13 @@ def test_show_draws_the_sizes_of_an_elastic_job(airflow: FakeAirflow, run: Run) 
     assert lines == [["1", "64", "0.25", "s", "1.00", "█" * 16], ["2", "(now)", "128", "1.50", "█" * 24]]
 
 
+def test_show_says_what_is_known_of_how_a_job_scales(airflow: FakeAirflow, run: Run) -> None:
+    airflow.runs["digits-1"] = {"dag_id": "train_model", "state": "running", "tasks": []}
+    remark = "It was not faster with more than 1 learner, so it gets no more."
+    airflow.jobs["digits-1"] = [job_answer(gradient_noise=51_234.5, size_remarks=[remark])]
+    assert f"The gradient noise scale is 51,234.5 samples.\n{remark}\n" in run("show", "digits-1").out
+
+
 def test_logs_cannot_take_the_terminal_over(airflow: FakeAirflow, run: Run) -> None:
     lines = [{"n": 1, "t": NOW, "line": "loss\t0.5"}, {"n": 2, "t": NOW, "line": "\x1b]0;evil\x07\x1b[2Jred\r\x9b"}]
     page = {"role": "train", "attempt": 1, "latest_attempt": 1, "learner": 1, "lines": lines, "after": 2}
