@@ -18,7 +18,7 @@ from updraft.lifecycle.workflow import SIZES_DAG
 pytestmark = [pytest.mark.system, pytest.mark.turn(1), pytest.mark.timeout(900)]
 JOBS = REPOSITORY / "jobs"
 GPUS = 4
-EPOCHS = 60
+EPOCHS = 200
 SAMPLES = 230_000
 
 
@@ -96,9 +96,8 @@ def test_a_model_trained_with_changing_sizes_is_as_good(stack: Stack, tmp_path: 
     fixed = {**raw, "name": "digits-fixed"}
     del fixed["elastic"], fixed["export"]
     changing = stack.submit(raw, JOBS / "digits-elastic")
-    until(lambda: len(sizes_of(stack, changing)) > 1, "it never got another size")
-    stack.reach(changing, "PROCESSING")
-    newcomer = shell_job("comes", "sleep 5", resources={"cpus": 1.2, "memory": "64MiB"})
+    until(lambda: any(size.step_seconds for size in stack.client.job(changing).sizes), "it never reported a step")
+    newcomer = shell_job("comes", "sleep 5", resources={"cpus": 1.5, "memory": "64MiB"})  # it cannot have two learners
     assert stack.end(stack.submit(newcomer, tmp_path)).state == "COMPLETED"
     ended = stack.end(changing)
     assert ended.state == "COMPLETED", pretty(ended)

@@ -178,7 +178,7 @@ class NoiseAverage:
 class GradientNoise:
     """Measures the gradient noise scale of a PyTorch program, and reports it as the metric `gradient_noise_scale`.
 
-    With DistributedDataParallel (`watch`), the gradient of each learner is compared with the average of all. A single
+    With DistributedDataParallel (`watch`), the gradients of the learners are compared with their average. A single
     learner compares the gradients of two steps that follow each other, and keeps a copy of the first. Both happen at
     each tenth step.
 
@@ -198,18 +198,20 @@ class GradientNoise:
         self._batch = batch
         self.average = NoiseAverage()
         self._learners = 1
+        self._group: Any = None
         self._norms: list[tuple[torch.Tensor, torch.Tensor]] = []  # of this step, by bucket
         self._before: list[torch.Tensor | None] | None = None
         self._updates = 0
         self._reported = -math.inf
 
     def watch(self, replica: DistributedDataParallel) -> None:
-        """Compare the gradients of the learners of this replica; instead of the program's own communication hook, which
-        DistributedDataParallel allows once. Does nothing if there is a single one."""
+        """Compare the gradients of the learners of this replica; instead of the program's own communication hook, of which
+        DistributedDataParallel allows one. Does nothing if there is a single one."""
         import torch.distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-        self._learners = dist.get_world_size(replica.process_group)
+        self._group = replica.process_group
+        self._learners = dist.get_world_size(self._group)
         if self._learners < 2:
             return
 
@@ -230,12 +232,11 @@ class GradientNoise:
         replica.register_comm_hook(replica.process_group, hook)
 
     def update(self, model: torch.nn.Module, *, step: int) -> None:
-        """Use the gradients of this step; call it after each backward pass and before the optimizer clears them."""
+        """Use the gradients of this step. Each learner calls it after each backward pass, before the optimizer clears
+        the gradients."""
         if self._learners > 1:
             if self._norms:
-                small = sum(float(local) for local, _ in self._norms)
-                large = sum(float(whole) for _, whole in self._norms)
-                self._norms.clear()
+                small, large = self._summed()
                 self.average.add(small, large, self._batch, self._batch * self._learners)
         else:
             self._compare(model)
@@ -246,6 +247,15 @@ class GradientNoise:
         self._reported = time.monotonic()
         if metrics.append({"scaling": {"noise": scale}}):
             metrics.log_metrics({"gradient_noise_scale": scale}, step=step)
+
+    def _summed(self) -> tuple[float, float]:
+        """Return the squared norm of a learner's gradient, on average, and that of the gradient of all."""
+        import torch.distributed as dist
+
+        local, whole = (sum(norms) for norms in zip(*self._norms, strict=True))
+        self._norms.clear()
+        dist.all_reduce(local, group=self._group)
+        return float(local) / self._learners, float(whole)
 
     def _compare(self, model: torch.nn.Module) -> None:
         gradients = [each.grad for each in model.parameters()]

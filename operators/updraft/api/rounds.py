@@ -13,10 +13,10 @@ SHOWN_ROUNDS = 100
 
 def listed(reader: JobReader) -> RoundList:
     """Return the newest rounds as far as the caller may see their jobs."""
-    rows = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().queue.rounds(SHOWN_ROUNDS))
-    seen = [row for row in rows if reader.policy(reader.caller, row.tenant)]
+    tenants = reader.tenants()
+    rows = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().queue.rounds(SHOWN_ROUNDS, tenants))
     rounds = []
-    for number, found in groupby(seen, key=lambda row: row.round):
+    for number, found in groupby(rows, key=lambda row: row.round):
         changes = list(found)
         rounds.append(SizingRound(round=number, at=changes[0].at, changes=tuple(map(_change, changes))))
     return RoundList(rounds=tuple(rounds))

@@ -368,13 +368,13 @@ class Queue(_Repository):
         with self._writing() as connection:
             admission.note_analysis(connection, job_id, learners, found, self._clock())
 
-    def rounds(self, limit: int) -> list[ResizeRow]:
-        """Return the sizes that the planner gave to elastic jobs in its newest rounds, newest first."""
+    def rounds(self, limit: int, tenants: Collection[str]) -> list[ResizeRow]:
+        """Return the sizes that the planner gave to elastic jobs of these tenants in its newest rounds, newest first."""
         with self._reading() as connection:
-            return rounds.newest(connection, limit)
+            return rounds.newest(connection, limit, tenants)
 
     def round_to_show(self) -> list[ResizeRow]:
-        """Return the oldest round that was not reported yet, once all its results are known; empty if there is none."""
+        """Return the oldest round that was not reported yet and whose results are known; empty if there is none."""
         with self._reading() as connection:
             return rounds.to_show(connection)
 

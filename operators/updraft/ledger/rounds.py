@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, true, update
 
 from updraft.ledger import bounds
 from updraft.ledger.records import ResizeRow
@@ -73,20 +73,32 @@ def measured(connection: Connection, job_id: str, report: Report, pause: float |
     connection.execute(update(resizes).where(resizes.c.id == row.id).values(**values))
 
 
-def newest(connection: Connection, limit: int) -> list[ResizeRow]:
-    """Return the decisions of the newest rounds, newest first; at most `limit` rounds."""
-    rounds = select(resizes.c.round).distinct().order_by(resizes.c.round.desc()).limit(limit)
-    return _rows(connection, [row.round for row in connection.execute(rounds)])
+def newest(connection: Connection, limit: int, tenants: Collection[str]) -> list[ResizeRow]:
+    """Return the decisions about jobs of these tenants, newest round first; at most `limit` rounds."""
+    of_tenants = jobs.c.tenant.in_(tenants)
+    rounds = (
+        select(resizes.c.round)
+        .join_from(resizes, jobs, resizes.c.job_id == jobs.c.id)
+        .where(of_tenants)
+        .distinct()
+        .order_by(resizes.c.round.desc())
+        .limit(limit)
+    )
+    return _rows(connection, [row.round for row in connection.execute(rounds)], of_tenants)
 
 
 def to_show(connection: Connection) -> list[ResizeRow]:
-    """Return the decisions of the oldest round that no run of the DAG has reported, once all its results are known;
+    """Return the decisions of the oldest round whose results are all known and that no run of the DAG has reported;
     empty if there is none."""
-    number = connection.execute(select(func.min(resizes.c.round)).where(resizes.c.shown.is_(False))).scalar_one()
-    if number is None:
-        return []
-    rows = _rows(connection, [number])
-    return rows if all(row.closed for row in rows) else []
+    known = (
+        select(resizes.c.round)
+        .where(resizes.c.shown.is_(False))
+        .group_by(resizes.c.round)
+        .having(func.count() == func.count(resizes.c.closed_at))
+        .order_by(resizes.c.round)
+        .limit(1)
+    )
+    return _rows(connection, [row.round for row in connection.execute(known)])
 
 
 def mark_shown(connection: Connection, number: int) -> None:
@@ -94,11 +106,11 @@ def mark_shown(connection: Connection, number: int) -> None:
     connection.execute(update(resizes).where(resizes.c.round == number).values(shown=True))
 
 
-def _rows(connection: Connection, rounds: Collection[int]) -> list[ResizeRow]:
+def _rows(connection: Connection, rounds: Collection[int], which: ColumnElement[bool] | None = None) -> list[ResizeRow]:
     query = (
         select(resizes, jobs.c.tenant, jobs.c.name)
         .join_from(resizes, jobs, resizes.c.job_id == jobs.c.id)
-        .where(resizes.c.round.in_(rounds))
+        .where(resizes.c.round.in_(rounds), true() if which is None else which)
         .order_by(resizes.c.round.desc(), resizes.c.id)
     )
     return [_row(row) for row in connection.execute(query)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from ledger_helpers import add_job
 from unit.ledger.test_sizes import NOON, decide, ended, running, waiting
 
 from updraft.allocation.scalability import Report
@@ -12,9 +13,11 @@ from updraft.ledger import Ledger
 from updraft.ledger.records import ResizeRow
 from updraft.lifecycle import State
 
+TENANTS = ("default",)
+
 
 def newest(ledger: Ledger) -> ResizeRow:
-    return ledger.queue.rounds(10)[0]
+    return ledger.queue.rounds(10, TENANTS)[0]
 
 
 def test_a_start_is_a_change_without_a_comparison(ledger: Ledger) -> None:
@@ -75,13 +78,13 @@ def test_a_job_that_gives_up_its_room_is_not_measured_any_more(ledger: Ledger) -
 def test_a_round_is_shown_once_all_its_results_are_known(ledger: Ledger) -> None:
     running(ledger, "a", 2)
     running(ledger, "b", 2)
-    for number in sorted({row.round for row in ledger.queue.rounds(10)}):
+    for number in sorted({row.round for row in ledger.queue.rounds(10, TENANTS)}):
         (row,) = ledger.queue.round_to_show()
         assert row.round == number
         ledger.queue.mark_shown(number)
     assert ledger.queue.round_to_show() == []
     decide(ledger, a=4, b=1)
-    first, second = ledger.queue.rounds(1)
+    first, second = ledger.queue.rounds(1, TENANTS)
     assert first.round == second.round
     assert ledger.queue.round_to_show() == []
     ledger.queue.release("a")
@@ -95,4 +98,22 @@ def test_a_round_is_shown_once_all_its_results_are_known(ledger: Ledger) -> None
 def test_the_newest_rounds_are_listed(ledger: Ledger) -> None:
     for name in "abc":
         running(ledger, name, 2)
-    assert [row.job_id for row in ledger.queue.rounds(2)] == ["c", "b"]
+    assert [row.job_id for row in ledger.queue.rounds(2, TENANTS)] == ["c", "b"]
+
+
+def test_a_round_whose_result_is_awaited_does_not_hold_up_later_ones(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    running(ledger, "b", 2)
+    for row in ledger.queue.rounds(10, TENANTS):
+        ledger.queue.mark_shown(row.round)
+    decide(ledger, a=4)
+    assert ledger.queue.round_to_show() == []
+    running(ledger, "c", 2)
+    assert [row.job_id for row in ledger.queue.round_to_show()] == ["c"]
+
+
+def test_rounds_of_other_tenants_are_neither_listed_nor_counted(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    add_job(ledger, "b", tenant="vision")
+    assert [row.job_id for row in ledger.queue.rounds(1, TENANTS)] == ["a"]
+    assert ledger.queue.rounds(10, ("vision",)) == []

@@ -27,7 +27,7 @@ def ledger(make_platform: Callable[..., Platform], monkeypatch: pytest.MonkeyPat
     for name in ("cats-1", "words-1"):
         add_job(book, name)
         run_elastic(book, name, 2, step_seconds=0.2)
-    for row in book.queue.rounds(100):
+    for row in book.queue.rounds(100, ("default",)):
         book.queue.mark_shown(row.round)
     resize(book, {"cats-1": 4, "words-1": 4})
     train_resized(book, "cats-1", 4, 0.25)
