@@ -205,8 +205,8 @@ class GradientNoise:
         self._reported = -math.inf
 
     def watch(self, replica: DistributedDataParallel) -> None:
-        """Compare the gradients of the learners of this replica; instead of the program's own communication hook, of which
-        DistributedDataParallel allows one. Does nothing if there is a single one."""
+        """Compare the gradients of the learners of this replica. This takes the place of a communication hook of the
+        program's own: DistributedDataParallel allows one. Does nothing if there is a single learner."""
         import torch.distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

@@ -369,7 +369,7 @@ class Queue(_Repository):
             admission.note_analysis(connection, job_id, learners, found, self._clock())
 
     def rounds(self, limit: int, tenants: Collection[str]) -> list[ResizeRow]:
-        """Return the sizes that the planner gave to elastic jobs of these tenants in its newest rounds, newest first."""
+        """Return the sizes that elastic jobs of these tenants got in the newest rounds, newest first."""
         with self._reading() as connection:
             return rounds.newest(connection, limit, tenants)
 
