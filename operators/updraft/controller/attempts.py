@@ -344,7 +344,7 @@ def _why_never(services: Services, job: Job, launch: Launch, words: str) -> str 
     others = [
         a for a in services.ledger.attempts.of_job(job.id) if a.role == launch.role and a.number != launch.attempt
     ]
-    if any(a.label != NO_QUOTA for a in others):
+    if _may_be_smaller(job, launch.role, launch.membership.size) or any(a.label != NO_QUOTA for a in others):
         return None
     if (never := quota.never_fits(words, launch.membership.size)) is None:
         return None
@@ -361,11 +361,17 @@ def never_fits(services: Services, job_id: str, refused: Attempt) -> str | None:
         return None
     of_role = [a for a in book.attempts.of_job(job_id) if a.role == refused.role and a.revision == refused.revision]
     others = [a for a in of_role if a.number != refused.number]
-    if any(a.label != NO_QUOTA for a in others):
+    if _may_be_smaller(job, refused.role, refused.membership.size) or any(a.label != NO_QUOTA for a in others):
         return None
     if (never := quota.never_fits(str(refused.reason), refused.membership.size)) is None:
         return None
     return f"{never}; resume it with fewer or smaller learners, or have the quota raised first"
+
+
+def _may_be_smaller(job: Job, role: str, learners: int) -> bool:
+    """Return whether the planner chose the size of these learners, and may choose a smaller one."""
+    elastic = manifest_of(job).elastic if role == TRAIN_ROLE else None
+    return elastic is not None and learners > elastic.min_learners
 
 
 def _statuses(services: Services, launch: Launch) -> list[LearnerStatus]:

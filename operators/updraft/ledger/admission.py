@@ -193,7 +193,7 @@ def plan(connection: Connection, decide: Decide, clock: Callable[[], datetime]) 
     released = connection.execute(select(func.max(uses.c.released_at))).scalar_one()
     now = max(clock(), released) if released else clock()
     waiting = _waiting(connection)
-    measured = measured_in_queue(connection)
+    measured = measured_in_queue(connection, now)
     requests = [_request(row, measured) for row in waiting.values()]
     planned = decide(requests, live_grants(connection, measured))
     for each in planned.reclaimed:
@@ -329,14 +329,14 @@ def size(connection: Connection, job_id: str) -> tuple[int, int | None] | None:
     return None if row is None or row.elastic is None else (row.learners, row.batch)
 
 
-def sizes(connection: Connection, job_id: str) -> JobSizes:
+def sizes(connection: Connection, job_id: str, now: datetime) -> JobSizes:
     """Return the sizes that an elastic job may have now; none for another job."""
     of_job = (jobs.c.tenant, jobs.c.name)
     query = select(grants, *of_job).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
     row = connection.execute(query.where(grants.c.job_id == job_id)).one_or_none()
     if row is None or row.elastic is None:
         return JobSizes()
-    measured = measured_of(connection, row.tenant, row.name)
+    measured = measured_of(connection, row.tenant, row.name, now)
     found = elasticity(row, {(row.tenant, row.name): measured})
     if found is None:
         return JobSizes()

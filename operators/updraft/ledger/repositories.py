@@ -355,7 +355,7 @@ class Queue(_Repository):
     def sizes(self, job_id: str) -> JobSizes:
         """Return the sizes that an elastic job may have now; none for another job."""
         with self._reading() as connection:
-            return admission.sizes(connection, job_id)
+            return admission.sizes(connection, job_id, self._clock())
 
     def note_speed(self, job_id: str, attempt: int, report: Report, steps: int, began: datetime) -> None:
         """Record how long a step takes in this attempt, whose first step was at `began`, measured over so many steps;

@@ -31,7 +31,7 @@ def record(
         starts: Whether the job starts with this size.
     """
     close(connection, grant.job_id, now)
-    limits = limits_now(connection, grant.job_id)
+    limits = limits_now(connection, grant.job_id, now)
     worth = limits.goodput(decided.batch, 1.0) / limits.goodput(grant.batch, 1.0)
     connection.execute(
         insert(resizes).values(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,10 @@ from sqlalchemy import Connection, Row, insert, select, update
 from updraft.allocation import Elasticity
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Analysis
-from updraft.ledger.tables import analyses, exchanges, grants, jobs, speeds
+from updraft.ledger.tables import analyses, attempts, exchanges, grants, jobs, speeds
+from updraft.lifecycle.membership import Membership
+from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.recovery.policy import NO_QUOTA, NO_ROOM
 
 if TYPE_CHECKING:  # NumPy, which only elastic jobs need
     from updraft.allocation.scalability import Limits, Report
@@ -22,6 +25,7 @@ if TYPE_CHECKING:  # NumPy, which only elastic jobs need
 MOST_REPORTS = 100  # of a series
 MOST_ANALYSES = 10  # of a series
 MOST_WEIGHT = 1000  # steps: what was measured over more counts no more, so that a short attempt counts too
+REFUSED_FOR = timedelta(hours=1)  # how long a size for which there was no room is not tried again
 RESIZE_SECONDS = 30.0  # in which a job stands still while it is resized, until it is measured
 
 
@@ -32,6 +36,7 @@ class Measured:
 
     Args:
         noise: The gradient noise scale that each job has reported last, by job id; newest first.
+        refused: The fewest learners for which the cluster or a quota had no room lately; None: it had for all.
         exchanges: Of each kind of device: learners, bytes and seconds.
     """
 
@@ -40,21 +45,22 @@ class Measured:
     analysis: Analysis = field(default_factory=Analysis)
     noise: Mapping[str, float] = field(default_factory=dict)
     exchanges: Mapping[str, Sequence[tuple[int, float, float]]] = field(default_factory=dict)
+    refused: int | None = None
 
 
 Series = Mapping[tuple[str, str], Measured]  # by tenant and name
 
 
-def measured_in_queue(connection: Connection) -> Series:
+def measured_in_queue(connection: Connection, now: datetime) -> Series:
     """Return what the series have measured whose elastic jobs are in the queue."""
     elastic = (grants.c.elastic.is_not(None)) & grants.c.released_at.is_(None)
     query = select(jobs.c.tenant, jobs.c.name).join_from(grants, jobs, grants.c.job_id == jobs.c.id).where(elastic)
     series = connection.execute(query.distinct()).all()
-    return {(tenant, name): measured_of(connection, tenant, name) for tenant, name in series}
+    return {(tenant, name): measured_of(connection, tenant, name, now) for tenant, name in series}
 
 
-def measured_of(connection: Connection, tenant: str, name: str) -> Measured:
-    """Return what a series has measured."""
+def measured_of(connection: Connection, tenant: str, name: str, now: datetime) -> Measured:
+    """Return what a series has measured until now."""
     from updraft.allocation.scalability import Report
 
     query = (
@@ -72,7 +78,20 @@ def measured_of(connection: Connection, tenant: str, name: str) -> Measured:
         found,
         noise,
         _exchanges(connection) if found.gradient_bytes is not None else {},
+        _refused(connection, tenant, name, now - REFUSED_FOR),
     )
+
+
+def _refused(connection: Connection, tenant: str, name: str, since: datetime) -> int | None:
+    """Return the fewest learners of attempts for which there was no room, though the planner had granted it."""
+    query = (
+        select(attempts.c.membership)
+        .join_from(attempts, jobs, attempts.c.job_id == jobs.c.id)
+        .where(jobs.c.tenant == tenant, jobs.c.name == name, attempts.c.role == TRAIN_ROLE)
+        .where(attempts.c.label.in_((NO_ROOM, NO_QUOTA)), attempts.c.ended_at > since)
+    )
+    found = [Membership.from_json(value).size for value in connection.execute(query).scalars() if value is not None]
+    return min(found, default=None)
 
 
 def note_analysis(connection: Connection, job_id: str, learners: int, found: Analysis, now: datetime) -> bool:
@@ -163,12 +182,12 @@ def limits_of(row: Row[Any], known: Measured) -> Limits:
     return Limits(**row.elastic, noise=noise, batch_ignored=ignored)
 
 
-def limits_now(connection: Connection, job_id: str) -> Limits:
+def limits_now(connection: Connection, job_id: str, now: datetime) -> Limits:
     """Return the same for a job of which only the id is known."""
     of_job = (jobs.c.tenant, jobs.c.name)
     query = select(grants, *of_job).join_from(grants, jobs, grants.c.job_id == jobs.c.id)
     row = connection.execute(query.where(grants.c.job_id == job_id)).one()
-    return limits_of(row, measured_of(connection, row.tenant, row.name))
+    return limits_of(row, measured_of(connection, row.tenant, row.name, now))
 
 
 def elasticity(row: Row[Any], measured: Series) -> Elasticity | None:
@@ -185,6 +204,8 @@ def elasticity(row: Row[Any], measured: Series) -> Elasticity | None:
     points = curve_points(limits, known.reports, composed)
     if not points:  # the manifest was checked: it allows one
         return None
+    if known.refused is not None:  # what the planner sees of the cluster is not all: a quota, pods of others
+        points = tuple(point for point in points if point.learners < known.refused) or points[:1]
     pause = median(known.pauses) if known.pauses else RESIZE_SECONDS
     return Elasticity(limits, Curve(points), row.sized_at, pause, row.resizes, row.target is not None)
 
@@ -194,6 +215,11 @@ def remarks(row: Row[Any], known: Measured) -> list[str]:
     from updraft.allocation.scalability import ignores_learners
 
     limits, found = limits_of(row, known), []
+    if known.refused is not None and known.refused > limits.min_learners:
+        found.append(
+            f"The cluster had no room for {known.refused} learners that the planner had granted, so that many are not "
+            f"tried again for {REFUSED_FOR.total_seconds() / 60:.0f} minutes. `updraft attempts` says what had no room."
+        )
     if not known.reports:
         found.append(
             "No job of this series has reported the time of its steps yet, so it is expected to scale perfectly. Log a "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ledger_helpers import grants, try_admit
+from sqlalchemy import update
 from unit.controller.driving import USED_UP, Driver, Story, exits, finds_no_room, preempted, saves, succeed
 from unit.controller.test_driven_anywhere import begun, trained
 from unit.operators.airflow_fakes import Platform
@@ -22,7 +23,7 @@ from updraft.kubernetes import gang, objects
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
-from updraft.ledger import NewJob
+from updraft.ledger import NewJob, tables
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
 from updraft.settings import settings
@@ -165,6 +166,20 @@ def test_a_quota_that_can_never_hold_the_job_ends_it_at_once(make_platform: Make
     (only,) = platform.ledger.attempts.of_job(platform.job.id)
     assert (only.outcome, only.label, only.relaunch) == ("configuration", "quota.too_small", None)
     assert "needs 2 x 8 of requests.nvidia.com/gpu, and its limit is 8" in platform.job.reason
+
+
+def test_a_quota_that_holds_fewer_learners_does_not_end_an_elastic_job(make_platform: Make) -> None:
+    """The planner gave it two learners at its start; the quota holds one."""
+    limits = {"min_learners": 1, "max_learners": 2, "min_batch": 32, "max_batch": 64}
+    story = Story({}, manifest={"elastic": limits, "resources": {"learners": 1, "cpus": 0.1, "memory": "64MiB"}})
+    platform = begun(make_platform, story)
+    with platform.ledger.queue._writing() as connection:
+        connection.execute(update(tables.grants).values(learners=2, batch=64))
+    platform.cluster.refuse = too_small(platform)
+    trained(platform, Driver(platform, story))
+    assert platform.job.state is State.COMPLETED
+    tries = platform.ledger.attempts.of_job(platform.job.id)
+    assert [(a.label, a.membership.size) for a in tries] == [("quota.exceeded", 2), ("done", 1)]
 
 
 def test_a_quota_that_is_lowered_beneath_a_job_that_has_run_is_waited_for(make_platform: Make) -> None:

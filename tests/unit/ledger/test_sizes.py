@@ -270,3 +270,23 @@ def test_a_job_that_reports_nothing_is_told_how_to(ledger: Ledger) -> None:
     waiting(ledger, "a")
     (remark,) = ledger.queue.sizes("a").remarks
     assert "log_metrics" in remark
+
+
+@pytest.mark.parametrize("label", ["pod.no_room", "quota.exceeded"])
+def test_a_size_for_which_there_was_no_room_is_not_tried_again_soon(ledger: Ledger, label: str) -> None:
+    running(ledger, "a", 4)
+    ended(ledger, "a", label, releases=True)
+    sizes = Elasticity(LIMITS, Curve(curve_points(LIMITS, [Report(4, 64, 0.1)])))
+    ledger.queue.requeue("a", GangRequest("a", 1, 1, 256, 1, None, NOON, elastic=sizes))
+    ledger.queue.note_speed("a", 1, Report(4, 128, 0.1), 100, NOON)
+    assert planned(ledger, "a").curve.learners.tolist() == [1, 2, 3]
+    assert any("no room for 4 learners" in each for each in ledger.queue.sizes("a").remarks)
+
+
+def test_the_fewest_learners_are_always_tried_again(ledger: Ledger) -> None:
+    running(ledger, "a", 1)
+    ended(ledger, "a", "pod.no_room", releases=True)
+    sizes = Elasticity(LIMITS, Curve(curve_points(LIMITS, ())))
+    ledger.queue.requeue("a", GangRequest("a", 1, 1, 256, 1, None, NOON, elastic=sizes))
+    assert planned(ledger, "a").curve.learners.tolist() == [1]
+    assert not any("no room" in each for each in ledger.queue.sizes("a").remarks)
