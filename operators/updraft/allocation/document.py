@@ -11,13 +11,16 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from updraft.allocation.model import (
     AGEING,
+    LEAST_GAIN,
     LEAST_RUN,
+    LEAST_SIZE,
     MOST_AGEING_HOURS,
     Capacity,
+    Elasticity,
     GangRequest,
     Grant,
     Node,
@@ -70,6 +73,32 @@ class NodeDocument(Document):
     used: UsedDocument = Field(UsedDocument(), description="What pods of other workloads take")
 
 
+class SizeDocument(Document):
+    """A size that an elastic job may have."""
+
+    learners: int = Field(ge=1)
+    batch: int | None = Field(None, ge=1, description="The global batch; none: it is the program's own")
+    goodput: float = Field(gt=0, allow_inf_nan=False, description="Samples in a second, or steps; only ratios count")
+
+
+class ElasticDocument(Document):
+    """What makes a gang elastic."""
+
+    sizes: tuple[SizeDocument, ...] = Field(min_length=1, description="The sizes that it may have now, ascending")
+    sized_at: AwareDatetime | None = Field(None, description="Since when it has its size; none: it waits")
+    pause_seconds: Amount = Field(0, description="How long it stands still in a resize")
+    resizes: Number = 0
+    resizing: bool = Field(False, description="Whether it is being resized")
+
+    @field_validator("sizes")
+    @classmethod
+    def _ascend(cls, sizes: tuple[SizeDocument, ...]) -> tuple[SizeDocument, ...]:
+        numbers = [each.learners for each in sizes]
+        if numbers != sorted(set(numbers)):
+            raise ValueError(f"sizes ascend by their learners, each once: {numbers}")
+        return sizes
+
+
 class RequestDocument(Document):
     """A gang in the queue. Amounts are those of one learner."""
 
@@ -83,6 +112,7 @@ class RequestDocument(Document):
     requested_at: AwareDatetime = Field(ge=EARLIEST)
     priority: Priority = "normal"
     tenant: str = "default"
+    elastic: ElasticDocument | None = Field(None, description="Of a job whose size the planner chooses")
     node_selector: dict[str, str] = {}
     tolerations: tuple[Annotated[str, AfterValidator(_checked_toleration)], ...] = ()
 
@@ -131,6 +161,10 @@ class StateDocument(Document):
         description="Minutes that a job keeps its room before a tenant takes it back for its own quota",
     )
     backfill: bool = Field(True, description="Whether jobs may pass the first one that waits for room")
+    least_gain: float = Field(LEAST_GAIN, ge=0, le=10, description="The part by which resizes must make jobs faster")
+    least_size_minutes: float = Field(
+        LEAST_SIZE / timedelta(minutes=1), ge=0, le=MOST_AGEING_HOURS, description="Minutes that a job keeps a size"
+    )
     now: AwareDatetime | None = Field(
         None, description="Time of the decision; without it, no job is asked to give its room back"
     )
@@ -152,10 +186,16 @@ class StateDocument(Document):
             timedelta(hours=self.ageing_hours),
             timedelta(minutes=self.least_run_minutes),
             self.backfill,
+            self.least_gain,
+            timedelta(minutes=self.least_size_minutes),
         )
         capacity = Capacity(tuple(_node(each) for each in self.nodes))
-        queue = [_request(each) for each in self.queue]
-        return plan_admissions(queue, self._granted(), capacity, policy=policy, past=self._past(), now=self.now)
+        queue, granted = [_request(each) for each in self.queue], self._granted()
+        if self.now is not None and any(each.elastic for each in (*self.queue, *self.running)):
+            from updraft.allocation.resizing import plan_sizes
+
+            return plan_sizes(queue, granted, capacity, policy=policy, past=self._past(), now=self.now)
+        return plan_admissions(queue, granted, capacity, policy=policy, past=self._past(), now=self.now)
 
     def shares(self) -> Shares:
         """Return what tenants use before the decision."""
@@ -223,6 +263,8 @@ def state_document(
         },
         least_run_minutes=policy.least_run / timedelta(minutes=1),
         backfill=policy.backfill,
+        least_gain=policy.least_gain,
+        least_size_minutes=policy.least_size / timedelta(minutes=1),
         now=now,
     )
 
@@ -243,6 +285,7 @@ def _fields(request: GangRequest) -> dict[str, Any]:
         "requested_at": request.requested_at,
         "priority": request.priority,
         "tenant": request.tenant,
+        "elastic": None if request.elastic is None else _elastic_document(request.elastic),
         "node_selector": dict(request.placement.selector),
         "tolerations": tuple(str(each) for each in request.placement.tolerations),
     }
@@ -261,7 +304,28 @@ def _request(each: RequestDocument) -> GangRequest:
         placement=Placement.of(each.node_selector, [Toleration.parse(text) for text in each.tolerations]),
         priority=each.priority,
         tenant=each.tenant,
+        elastic=None if each.elastic is None else _elasticity(each.elastic),
     )
+
+
+def _elastic_document(elastic: Elasticity) -> ElasticDocument:
+    points = elastic.curve.points
+    return ElasticDocument(
+        sizes=tuple(SizeDocument(learners=p.learners, batch=p.batch, goodput=p.goodput) for p in points),
+        sized_at=elastic.sized_at,
+        pause_seconds=elastic.pause_seconds,
+        resizes=elastic.resizes,
+        resizing=elastic.resizing,
+    )
+
+
+def _elasticity(each: ElasticDocument) -> Elasticity:
+    from updraft.allocation.elastic import Curve
+    from updraft.allocation.scalability import Limits, Point
+
+    curve = Curve([Point(size.learners, size.batch, size.goodput) for size in each.sizes])
+    limits = Limits(each.sizes[0].learners, each.sizes[-1].learners)
+    return Elasticity(limits, curve, each.sized_at, each.pause_seconds, each.resizes, each.resizing)
 
 
 def _node(each: NodeDocument) -> Node:

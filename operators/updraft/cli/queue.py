@@ -12,7 +12,7 @@ import typer
 from updraft.cli.console import JobArgument, JsonOption, ago, duration, handled, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from updraft.allocation import Plan
+    from updraft.allocation import Plan, Resized
     from updraft.allocation.document import StateDocument
     from updraft.schemas import QueueEntry, SizeChange
 
@@ -148,8 +148,8 @@ def plan(
     explain: Annotated[str | None, typer.Option("--explain", metavar="JOB", help="Say which rule decided.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decide about a queue that a file describes, without a platform: which jobs start, which wait and why, and which
-    give their room back."""
+    """Decide about a queue that a file describes, without a platform: which jobs start, which wait and why, which give
+    their room back, and which elastic jobs are resized."""
     from dataclasses import asdict
 
     from pydantic import ValidationError
@@ -163,17 +163,24 @@ def plan(
         lines = [f"{'.'.join(map(str, each['loc'])) or 'the document'}: {each['msg']}" for each in exc.errors()]
         more = f"\nand {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
         raise RefusedError(f"{state} is not a state of the queue:\n" + "\n".join(lines[:SHOWN]) + more) from None
-    decided = found.decide()
+    try:
+        decided = found.decide()
+    except ImportError:
+        raise RefusedError(
+            f"{state} has elastic jobs; install what sizes need: pip install 'updraft[simulate]'"
+        ) from None
     if explain is not None:
         _explain(found, decided, explain, as_json)
         return
     if as_json:
         print_json(asdict(decided))
         return
-    rows = [(job, "starts", "", _passes(decided, job)) for job in decided.granted]
+    sized = {each.job_id: each for each in decided.resized}
+    rows = [(job, "starts", "", _passes(decided, job) or _size(sized.get(job))) for job in decided.granted]
     rows += [(each.job_id, "waits", str(each.place), each.reason) for each in decided.waiting]
     rows += [(each.job_id, "never starts", "", each.reason) for each in decided.impossible]
     rows += [(each.job_id, "gives its room back", "", each.reason) for each in decided.reclaimed]
+    rows += [(job, "is resized", "", each.reason) for job, each in sized.items() if job not in decided.granted]
     print_table(("job", "decision", "place", "reason"), rows) if rows else say("no job is in the queue")
 
 
@@ -203,6 +210,11 @@ def _explain(state: StateDocument, decided: Plan, job: str, as_json: bool) -> No
         say(f"  {tenant}: {claim:.3f}")
 
 
+def _size(resized: Resized | None) -> str:
+    """Return with which size it starts, if it is elastic."""
+    return "" if resized is None else resized.reason
+
+
 def _passes(decided: Plan, job: str) -> str:
     """Return which job it passes, if it does."""
     return f"passes {decided.passing[job]}" if job in decided.passing else ""
@@ -214,7 +226,8 @@ def _decided(decided: Plan, job: str, behind: str | None) -> tuple[str, str, str
         rule = "It fits into what is free. As soon as the job that it passes can start with its room, it gives it back."
         return "starts", _passes(decided, job), rule
     if job in decided.granted:
-        return "starts", "", "It is within the limits of its tenant, it is its turn, and the whole gang has room."
+        chosen = _size(next((each for each in decided.resized if each.job_id == job), None))
+        return "starts", chosen, "It is within the limits of its tenant, it is its turn, and the whole gang has room."
     for waiting in decided.waiting:
         if waiting.job_id == job:
             return "waits", waiting.reason, _RULES[waiting.rule]
@@ -226,6 +239,9 @@ def _decided(decided: Plan, job: str, behind: str | None) -> tuple[str, str, str
             passed = behind == reclaimed.for_job
             rule = "It has passed the first job that waits for room." if passed else "Its tenant has borrowed."
             return "gives its room back", reclaimed.reason, f"{rule} Its stop costs least."
+    for resized in decided.resized:
+        if resized.job_id == job:
+            return "is resized", resized.reason, "It is elastic; docs/howto/elastic.md says how sizes are chosen."
     return "runs", "", "Nothing asks for its room."
 
 

@@ -411,6 +411,15 @@ def live_grants(connection: Connection, measured: Series | None = None) -> list[
     return [_grant(row, measured) for row in connection.execute(query)]
 
 
+def sized(connection: Connection, now: datetime) -> tuple[list[GangRequest], list[Grant]]:
+    """Return the jobs that wait, in the order of the newest plan, and those that have room; elastic ones with their
+    sizes."""
+    measured, waiting = measured_in_queue(connection, now), _waiting(connection)
+    order = [row.request.job_id for row in listing(connection) if row.granted_at is None]
+    requests = [_request(waiting[job_id], measured) for job_id in order if job_id in waiting]
+    return requests, live_grants(connection, measured)
+
+
 def held(connection: Connection, job_id: str) -> GangRequest:
     """Return what the job asked for when it came into the queue."""
     query = select(grants, jobs.c.tenant, jobs.c.name).join_from(grants, jobs, grants.c.job_id == jobs.c.id)

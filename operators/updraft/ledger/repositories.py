@@ -388,6 +388,12 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.live_grants(connection)
 
+    def sized(self) -> tuple[list[allocation.GangRequest], list[allocation.Grant]]:
+        """Return the jobs that wait, in the order of the newest plan, and those that have room; elastic ones with their
+        sizes."""
+        with self._reading() as connection:
+            return admission.sized(connection, self._clock())
+
     def used(self, since: datetime) -> list[Use]:
         """Return what jobs have held after `since`."""
         with self._reading() as connection:

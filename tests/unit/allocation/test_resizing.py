@@ -11,8 +11,10 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from updraft.allocation import Capacity, GangRequest, Grant, Node, Plan, Policy, fits
+from updraft.allocation.document import ElasticDocument, StateDocument, state_document
 from updraft.allocation.elastic import Curve
 from updraft.allocation.model import Elasticity
 from updraft.allocation.resizing import plan_sizes
@@ -263,3 +265,29 @@ def test_sizes_of_many_jobs_are_found(count: int) -> None:
     held = {grant.request.job_id: grant.request.learners for grant in granted} | sizes(found)
     assert sum(held.values()) <= 128
     assert sum(held.values()) == min(128, 8 * count) or count == 1
+
+
+def test_a_written_state_gives_the_same_sizes() -> None:
+    """As `updraft queue --state` and `updraft plan` do."""
+    running = [runs(elastic("a"), 2), runs(elastic("b", POOR), 1, resizes=2, pause_seconds=12.0)]
+    for queue in ([], [elastic("c")], [request("fixed", 6)]):
+        document = state_document(NODES.nodes, running, queue, Policy(least_gain=0.01), {}, LATER)
+        again = StateDocument.model_validate_json(document.model_dump_json())
+        expected = plan(queue, running, Policy(least_gain=0.01))
+        assert again == document
+        assert again.decide() == expected
+        assert expected.resized
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"sizes": []}, "at least 1 item"),
+        ({"sizes": [{"learners": 2, "goodput": 1}, {"learners": 1, "goodput": 1}]}, "sizes ascend"),
+        ({"sizes": [{"learners": 1, "goodput": float("nan")}]}, "finite"),
+        ({"sizes": [{"learners": 1, "goodput": 0}]}, "greater than 0"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        ElasticDocument.model_validate(wrong)

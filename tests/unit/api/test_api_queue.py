@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ledger_helpers import run_elastic
 from unit.api.api_fakes import MANIFEST, Platform
 
 from updraft.allocation import Capacity, GangRequest, Node, Plan, plan_admissions
@@ -107,6 +108,16 @@ def test_the_state_is_what_plan_reads(queued: Platform) -> None:
     state = StateDocument.model_validate(answer.json())
     assert [each.job for each in state.queue] == [each["job"] for each in shown(queued)["waiting"]]
     assert len(state.running) == 1
+
+
+def test_the_state_has_the_sizes_of_elastic_jobs(queued: Platform) -> None:
+    queued.job("stretches", **parse({**MANIFEST}).canonical())
+    run_elastic(queued.ledger, "stretches", 2, step_seconds=0.2)
+    state = StateDocument.model_validate(queued.client().get(f"{API}/queue/state").json())
+    (elastic,) = (each.elastic for each in state.running if each.job == "stretches")
+    assert elastic is not None
+    assert [size.learners for size in elastic.sizes] == [1, 2, 3, 4]
+    assert elastic.sized_at is not None
 
 
 def test_a_start_is_estimated_from_earlier_jobs_of_the_series(queued: Platform) -> None:

@@ -167,3 +167,17 @@ def test_a_wrong_state_is_refused_with_the_fields(run: Run, tmp_path: Path) -> N
     assert "queues: Extra inputs are not permitted" in ran.err
     file.write_text("{")
     assert "not a state of the queue" in run("plan", str(file)).err
+
+
+def test_plan_says_which_elastic_jobs_are_resized(run: Run, tmp_path: Path) -> None:
+    sizes = [{"learners": n, "batch": 64 * n, "goodput": n} for n in (1, 2, 4)]
+    job = {"job": "stretches", "learners": 1, "cpus": 1, "memory_mib": 64, "gpus": 1, "requested_at": NOW}
+    job |= {"granted_at": NOW, "elastic": {"sizes": sizes, "sized_at": "2020-01-01T00:00:00Z"}}
+    node = {"name": "n1", "cpus": 8, "memory_mib": 1024, "gpus": 4}
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"nodes": [node], "running": [job], "now": "2030-01-01T00:00:00Z"}))
+    told = run("plan", str(state)).out
+    assert "stretches" in told
+    assert "is resized" in told
+    assert json.loads(run("plan", str(state), "--json").out)["resized"][0]["learners"] == 4
+    assert "resized from 1 to 4 learners" in run("plan", str(state), "--explain", "stretches").out

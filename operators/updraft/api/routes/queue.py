@@ -39,9 +39,8 @@ def show_state(reader: ReaderDep) -> StateDocument:
     """Return nodes, running jobs and queue as `updraft plan` reads them. A job of a tenant whose jobs the caller may
     not see has a number in place of its id."""
     parts = reader.parts
-    rows = parts.deadline.call("ledger", lambda: parts.ledger().queue.listing())
     nodes = parts.deadline.call("cluster", parts.cluster.nodes)
-    grants = parts.deadline.call("ledger", lambda: parts.ledger().queue.grants())
+    waiting, grants = parts.deadline.call("ledger", lambda: parts.ledger().queue.sized())
     policy, past, now = queue.rules(reader)
 
     def shown(request: GangRequest, number: int) -> GangRequest:
@@ -51,7 +50,7 @@ def show_state(reader: ReaderDep) -> StateDocument:
     return state_document(
         capacity_of(nodes, parts.settings).nodes,
         [replace(grant, request=shown(grant.request, number)) for number, grant in enumerate(grants, 1)],
-        [shown(row.request, number) for number, row in enumerate(rows, len(grants) + 1) if row.granted_at is None],
+        [shown(request, number) for number, request in enumerate(waiting, len(grants) + 1)],
         policy,
         past,
         now,
