@@ -111,10 +111,10 @@ def test_the_state_is_what_plan_reads(queued: Platform) -> None:
 
 
 def test_the_state_has_the_sizes_of_elastic_jobs(queued: Platform) -> None:
-    queued.job("stretches", **parse({**MANIFEST}).canonical())
-    run_elastic(queued.ledger, "stretches", 2, step_seconds=0.2)
+    queued.job("stretches-1", **parse({**MANIFEST}).canonical())
+    run_elastic(queued.ledger, "stretches-1", 2, step_seconds=0.2)
     state = StateDocument.model_validate(queued.client().get(f"{API}/queue/state").json())
-    (elastic,) = (each.elastic for each in state.running if each.job == "stretches")
+    (elastic,) = (each.elastic for each in state.running if each.job == "stretches-1")
     assert elastic is not None
     assert [size.learners for size in elastic.sizes] == [1, 2, 3, 4]
     assert elastic.sized_at is not None
