@@ -201,7 +201,8 @@ def request_held(use: Use) -> GangRequest:
 
 
 def ask(services: Services, job_id: str) -> tuple[str, str]:
-    """Return what the job does now, and why: `granted`, `impossible`, `cancelled`, `halt`, `waiting` or `unplanned`.
+    """Return what the job does now, and why: `granted`, `impossible`, `expired`, `cancelled`, `halt`, `waiting` or
+    `unplanned`.
 
     The planner's reason for waiting goes into the job's history. Raises RefusedError for a job that is neither in the
     queue nor over.
@@ -219,10 +220,26 @@ def ask(services: Services, job_id: str) -> tuple[str, str]:
         return "granted", "the whole gang has its place"
     if admission.impossible:
         return "impossible", admission.reason
+    if (left_seconds := wait_left(services, job_id)) is not None and left_seconds <= 0:
+        allowed = book.jobs.get(job_id).manifest["budget"]["max_wait"]
+        return "expired", f"it has waited for room as long as budget.max_wait allows ({allowed}): {admission.reason}"
     if not admission.planned:
         return "unplanned", admission.reason
     book.jobs.note(job_id, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
     return "waiting", admission.reason
+
+
+def wait_left(services: Services, job_id: str) -> float | None:
+    """Return for how many seconds a job may still wait in the queue; None: for as long as it takes, as every job that
+    was launched before."""
+    book = services.ledger
+    job = book.jobs.get(job_id)
+    if not (job.manifest.get("budget") or {}).get("max_wait"):  # nearly all jobs: a manifest takes time to parse
+        return None
+    allowed = manifest_of(job).budget.max_wait
+    if allowed is None or any(each.role == TRAIN_ROLE for each in book.attempts.of_job(job_id)):
+        return None
+    return (book.queue.requested_at(job_id) + allowed - book.now()).total_seconds()
 
 
 def _left(services: Services, job_id: str) -> tuple[str, str] | None:

@@ -337,6 +337,11 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.estimate_errors(connection, newest)
 
+    def requested_at(self, job_id: str) -> datetime:
+        """Return since when the job is in the queue; of a job that gave its room back, since before."""
+        with self._reading() as connection:
+            return admission.held(connection, job_id).requested_at
+
     def leaving(self, job_id: str) -> str | None:
         """Return why the job is asked to give back what it was granted; None if it is not."""
         with self._reading() as connection:

@@ -289,6 +289,12 @@ class Budget(Part):
         description="Launches that may be lost to the program's own failure in all; without it 0",
         examples=[1],
     )
+    max_wait: Duration | None = Field(
+        None,
+        description="Longest time in the queue before the first launch (s, m, h, d); then the job ends. With 1s it is "
+        "turned away if there is no room when it comes",
+        examples=["2h"],
+    )
     max_runtime: Duration | None = Field(
         None, description="Longest time from the first launch to the end of training (s, m, h, d)", examples=["6h"]
     )

@@ -135,7 +135,7 @@ class AdmitOperator(UsesServices, BaseOperator):
     def _admit(self, context: Context, job: Job, kind: str, reason: str) -> str:
         if kind == "cancelled":
             raise fail(self.services, context, job.id, FailureClass.CANCELLED, reason)
-        if kind == "impossible":
+        if kind in ("impossible", "expired"):
             raise RefusedError(reason)
         manifest = manifest_of(job)
         sized = self.services.ledger.queue.size(job.id)

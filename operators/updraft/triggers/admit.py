@@ -25,8 +25,8 @@ class AdmitTrigger(UsesServices, BaseTrigger):
         conn_id: Airflow connection of the cluster.
         job_id: The job.
 
-    Fires `{"kind": "granted" | "impossible" | "cancelled", "reason": text}` once. If the cluster or the ledger cannot
-    be reached, the wait only takes longer.
+    Fires `{"kind": "granted" | "impossible" | "expired" | "cancelled", "reason": text}` once. If the cluster or the
+    ledger cannot be reached, the wait only takes longer.
     """
 
     def __init__(self, *, conn_id: str, job_id: str) -> None:
@@ -59,7 +59,15 @@ class AdmitTrigger(UsesServices, BaseTrigger):
                 if kind not in ("waiting", "unplanned", "halted"):
                     yield TriggerEvent({"kind": kind, "reason": reason})
                     return
-                await place.look_again(self.log, at_first_plan=kind == "unplanned")
+                within = None if kind == "halted" else await asyncio.to_thread(self._wait_left)
+                await place.look_again(self.log, at_first_plan=kind == "unplanned", within_seconds=within)
+
+    def _wait_left(self) -> float | None:
+        """Return for how many seconds the job may still wait; None: any time, or the ledger does not say it now."""
+        try:
+            return queueing.wait_left(self.services, self.job_id)
+        except UpdraftError:
+            return None
 
     def _look(self) -> tuple[str, str]:
         """Return what the job does now; what users ask of it is obeyed first."""

@@ -50,7 +50,7 @@ class WaitingJob:
         self._look = False
         self._log_at = timing.clock() + timing.place_log_seconds * random.random()  # not all at the same moment
 
-    async def look_again(self, to: Any, *, at_first_plan: bool) -> None:
+    async def look_again(self, to: Any, *, at_first_plan: bool, within_seconds: float | None = None) -> None:
         """Wait until the trigger must look at the job in the ledger.
 
         Meanwhile the job's place is logged, at most every `Timing.place_log_seconds`; the ledger always has the
@@ -59,8 +59,10 @@ class WaitingJob:
         Args:
             to: the trigger's logger.
             at_first_plan: nothing is planned for the job yet; it is looked at as soon as something is.
+            within_seconds: after which it is looked at whatever the news; None: after a long time.
         """
-        while (told := await self.news()) is not None and told.waits and not at_first_plan:
+        until = None if within_seconds is None else self._timing.clock() + within_seconds
+        while (told := await self.news(until)) is not None and told.waits and not at_first_plan:
             if (now := self._timing.clock()) >= self._log_at:
                 to.info("waiting: %s", told.reason)
                 self._log_at = now + self._timing.place_log_seconds
@@ -70,10 +72,13 @@ class WaitingJob:
         self._admission, self._look = admission, self._look or admission is None
         self._news.set()
 
-    async def news(self) -> Admission | None:
-        """Wait for the next news. None: look at the job in the ledger."""
+    async def news(self, until: float | None = None) -> Admission | None:
+        """Wait for the next news, at most to a time of the clock. None: look at the job in the ledger."""
+        seconds = LOOK_SECONDS * random.uniform(0.8, 1.2)  # not all at the same moment
+        if until is not None:
+            seconds = max(0.0, min(seconds, until - self._timing.clock()))
         try:
-            async with asyncio.timeout(LOOK_SECONDS * random.uniform(0.8, 1.2)):  # not all at the same moment
+            async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
             return None

@@ -39,7 +39,7 @@ def nodes(cluster: FakeCluster) -> list[dict[str, Any]]:
     return list(FakeCluster._plain(cluster.list_node())["items"])
 
 
-def admitted(cluster: FakeCluster, outside: Outside) -> list[dict[str, Any]]:
+def admitted(cluster: FakeCluster, outside: Outside, job_id: str = JOB) -> list[dict[str, Any]]:
     async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
         try:
             return nodes(cluster)
@@ -47,7 +47,7 @@ def admitted(cluster: FakeCluster, outside: Outside) -> list[dict[str, Any]]:
             raise UnavailableError(f"the cluster answered {exc.status}") from exc
 
     outside.list_nodes = nodes_of  # type: ignore[method-assign,assignment]
-    return asyncio.run(asyncio.wait_for(events(AdmitTrigger(conn_id="c", job_id=JOB)), 20))
+    return asyncio.run(asyncio.wait_for(events(AdmitTrigger(conn_id="c", job_id=job_id)), 20))
 
 
 @pytest.mark.usefixtures("quick")
@@ -83,6 +83,28 @@ class TestAdmit:
         (event,) = admitted(FakeCluster(), outside)
         assert event["kind"] == "impossible"
         assert "8 CPUs" in event["reason"]
+
+    def test_a_job_waits_only_as_long_as_its_budget_allows(self, ledger: Ledger, outside: Outside) -> None:
+        other, manifest = "digits-0", {**ledger.jobs.get(JOB).manifest, "budget": {"max_wait": "1s"}}
+        ledger.jobs.record(NewJob(other, "default", "digits", "train_model", other, {}, "ada"))
+        enqueue(ledger, other)
+        cluster = FakeCluster(cpus="1")
+        queueing.plan(services_in_use(), nodes(cluster))
+        ledger.jobs.record(NewJob("hurried-1", "default", "hurried", "train_model", "hurried-1", manifest, "ada"))
+        enqueue(ledger, "hurried-1")
+        (event,) = admitted(cluster, outside, "hurried-1")
+        assert event["kind"] == "expired"
+        assert "as long as budget.max_wait allows (1s): 1st in the queue" in event["reason"]
+
+    def test_a_job_that_was_launched_before_waits_as_long_as_it_takes(self, ledger: Ledger) -> None:
+        manifest = {**ledger.jobs.get(JOB).manifest, "budget": {"max_wait": "1s"}}
+        ledger.jobs.record(NewJob("hurried-1", "default", "hurried", "train_model", "hurried-1", manifest, "ada"))
+        enqueue(ledger, "hurried-1")
+        assert queueing.wait_left(services_in_use(), "hurried-1") is not None
+        assert queueing.wait_left(services_in_use(), JOB) is None
+        ledger.jobs.move("hurried-1", State.DEPLOYING, "admitted")
+        ledger.attempts.ensure("hurried-1", "train", after=None, learners=1)
+        assert queueing.wait_left(services_in_use(), "hurried-1") is None
 
     def test_a_job_that_has_ended_does_not_wait_for_ever(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger, cpus=8)
