@@ -1,0 +1,35 @@
+"""Training that learners join, leave and may be lost from, while the others train on.
+
+    from updraft_learner import elastic
+
+    training = elastic.init(model, optimizer, data, batch=64, epochs=10)
+    for pixels, labels in training:
+        training.step(cross_entropy(model(pixels), labels))
+    if training.outcome == "finished" and training.rank == 0:
+        torch.save(model.state_dict(), "model.pt")
+
+Each sample is used exactly once in an epoch, in the chain of steps that leads to the final model. All learners hold
+the same parameters, bit for bit. `docs/design/0040-stop-free-resizing.md` describes the protocol.
+
+Importing this needs only the standard library; `init` imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from updraft_learner.elastic.errors import Fenced
+    from updraft_learner.elastic.training import Change, Training, init
+
+__all__ = ["Change", "Fenced", "Training", "init"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "errors" if name == "Fenced" else "training"
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

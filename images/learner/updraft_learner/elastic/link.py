@@ -1,0 +1,94 @@
+"""A learner's connection to its coordinator: a thread that feeds the `Seat`, and connects again when it is lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from updraft_learner.elastic.membership import Message
+from updraft_learner.elastic.seat import Seat
+
+RETRY_SECONDS = 0.1
+Value = TypeVar("Value")
+
+
+class Link:
+    """Owns the lock of a seat: use the seat within `locked()` only.
+
+    Args:
+        address: Of the coordinator, host and port; None: there is none, and nobody answers.
+    """
+
+    def __init__(self, seat: Seat, address: tuple[str, int] | None) -> None:
+        self._address, self._seat = address, seat
+        self._changed = threading.Condition(threading.RLock())
+        self._connection: socket.socket | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="updraft-elastic-link", daemon=True)
+
+    def start(self) -> None:
+        if self._address is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Say what is still to be said, and end."""
+        with self._changed:
+            self._closed = True
+            if self._connection is not None:
+                with suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_WR)  # the coordinator then closes the connection
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    @contextmanager
+    def locked(self) -> Iterator[Seat]:
+        with self._changed:
+            yield self._seat
+
+    def send(self, message: Message) -> None:
+        """Send if there is a connection; `Seat.hello` repeats what matters on the next one."""
+        with self._changed:
+            if self._connection is not None:
+                with suppress(OSError):  # the thread notices, and connects again
+                    self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def wait(self, look: Callable[[Seat], Value | None], seconds: float | None = None) -> Value | None:
+        """Wait until `look` returns something; None: the time is over."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        with self._changed:
+            while True:
+                if (found := look(self._seat)) is not None:
+                    return found
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._changed.wait(left)
+
+    def _run(self) -> None:
+        while not self._closed:
+            with suppress(OSError, ValueError):  # it is not there, or died in the middle of a line
+                with socket.create_connection(self._address, timeout=5.0) as connection:  # type: ignore[arg-type]
+                    connection.settimeout(None)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._serve(connection)
+            with self._changed:
+                self._connection = None
+            if not self._closed:
+                time.sleep(RETRY_SECONDS)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._connection = connection
+            self.send(self._seat.hello())
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                with self._changed:
+                    for answer in self._seat.receive(json.loads(line)):
+                        self.send(answer)
+                    self._changed.notify_all()

@@ -1,0 +1,337 @@
+"""Who trains together: the coordinator's side of the protocol, without sockets, clock or PyTorch.
+
+A *generation* is one group of learners in the order of their ranks; rank 0 leads it. The number of a generation is
+never used twice, and it fences: nothing that belongs to one generation can reach another. There are two ways from one
+generation to the next:
+
+- *A change* (learners join or leave). The coordinator offers the next plan to everybody in it and in the old one. When
+  all have confirmed that they hold it, it tells the leader, which says so in the next exchange of gradients. So all
+  learners switch after the same step, and need no coordinator for that.
+- *A round* (a learner is lost). Each survivor stops what it is in the middle of and reports its newest step. When all
+  who can have reported, or the time is over, those who reported are the next generation; those with the newest step
+  hold the state, and the others copy it. Who did not report is out for good, whatever it does later.
+
+`docs/design/0040-stop-free-resizing.md` has the invariants. `seat` is the learner's side.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+NO_STATE = -1  # the step of a learner that has no state of this training yet
+
+Message = dict[str, Any]
+Sent = list[tuple[str, Message]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A learner: its name, which no other process ever has, and where its own rendezvous store listens."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One generation.
+
+    Attributes:
+        token: Random. With the number it is the prefix of the generation's keys in the store of rank 0.
+        members: By rank.
+        holders: Names of those who have the newest state when the generation forms; the others copy it.
+    """
+
+    generation: int
+    token: str
+    members: tuple[Member, ...]
+    holders: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.members)
+
+    @property
+    def leader(self) -> str:
+        return self.members[0].name
+
+    def as_json(self) -> Message:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Message) -> Plan:
+        members = tuple(Member(**each) for each in value["members"])
+        return cls(int(value["generation"]), str(value["token"]), members, tuple(value["holders"]))
+
+
+@dataclass
+class Offer:
+    """A change that is being agreed. Once it is `decided`, the leader may have begun it: it cannot be taken back."""
+
+    plan: Plan
+    missing: set[str]
+    decided: bool = False
+
+
+@dataclass
+class Round:
+    deadline: float
+    steps: dict[str, int] = field(default_factory=dict)
+
+
+class Membership:
+    """The state of the coordinator. Each method returns the messages to send, after `saved()` is on disk.
+
+    Args:
+        first: How many learners begin the training; later ones join it.
+        hang_seconds: A learner that keeps the others waiting for longer is lost.
+        settle_seconds: A round gives each learner at least this time to report.
+        saved: What `saved()` returned, of a coordinator that is started again.
+        token: Makes the token of a plan.
+    """
+
+    def __init__(
+        self,
+        first: int = 1,
+        *,
+        hang_seconds: float = 60.0,
+        settle_seconds: float = 5.0,
+        saved: Message | None = None,
+        token: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
+        self._first, self._hang_seconds, self._settle_seconds, self._token = first, hang_seconds, settle_seconds, token
+        saved = saved or {}
+        self.plan = Plan.from_json(saved["plan"]) if saved.get("plan") else None
+        decided = saved.get("decided")
+        self.offer = Offer(Plan.from_json(decided), set(), decided=True) if decided else None
+        self.highest = int(saved.get("highest", 0))
+        self.begun = bool(saved.get("begun"))  # a generation had formed: the learners' first state is not a state
+        self.finished = bool(saved.get("finished"))
+        self.lost = bool(saved.get("lost"))
+        self.formed = bool(saved.get("formed"))
+        self.round: Round | None = None
+        self.waiting: dict[str, Member] = {}
+        self.leaving: set[str] = set()
+        self._connected: set[str] = set()
+        self._seen: set[str] = set()  # connected since this coordinator started
+
+    def saved(self) -> Message:
+        """Return what must survive the coordinator. What is missing here is said again by the learners."""
+        return {
+            "plan": self.plan.as_json() if self.plan else None,
+            "decided": self.offer.plan.as_json() if self.offer and self.offer.decided else None,
+            "highest": self.highest,
+            "begun": self.begun,
+            "formed": self.formed,
+            "finished": self.finished,
+            "lost": self.lost,
+        }
+
+    def status(self) -> Message:
+        state = "finished" if self.finished else "lost" if self.lost else "waiting" if self.plan is None else "training"
+        if state == "training" and (self.round or self.offer or not self.formed):
+            state = "resizing"
+        return {
+            "state": state,
+            "generation": self.plan.generation if self.plan else 0,
+            "members": list(self.plan.names) if self.plan else [],
+            "waiting": sorted(self.waiting),
+            "leaving": sorted(self.leaving),
+        }
+
+    def remove(self, name: str) -> tuple[str, Sent]:
+        """Ask that a member leaves at the next switch. Return "ok", "retry" during another resize, or "refused"."""
+        if self.plan is None or name not in self.plan.names or len(self.plan.members) < 2:
+            return "refused", []
+        if self.status()["state"] != "training":
+            return "retry", []
+        self.leaving.add(name)
+        return "ok", self._consider()
+
+    def receive(self, name: str, message: Message, now: float) -> Sent:
+        """Take a message of a learner. `hello` is the first of each connection."""
+        kind = message["type"]
+        if kind == "hello":
+            return self._hello(name, message, now)
+        if kind == "confirm":
+            return self._confirm(name, int(message["generation"]))
+        if kind == "formed":
+            return self._adopt(Plan.from_json(message["plan"])) + self._consider()
+        if kind == "report":
+            return self._report(name, message, now)
+        if kind == "leave":
+            self.leaving.add(name)
+            return self._consider()
+        if kind == "done":
+            return self._done()
+        return [(name, {"type": "fenced", "reason": f"the coordinator knows no message {kind!r}"})]
+
+    def gone(self, name: str, now: float) -> Sent:
+        """Take note that the connection of a learner ended. Alone this is no reason to exclude it."""
+        self._connected.discard(name)
+        sent: Sent = []
+        if self.waiting.pop(name, None) and self.offer and not self.offer.decided and name in self.offer.plan.names:
+            self.offer = None
+            sent += self._consider()
+        return sent + self._settle(now)
+
+    def tick(self, now: float) -> Sent:
+        return self._settle(now)
+
+    def _belongs(self, name: str) -> bool:
+        return any(name == each.name for each in self._eligible())
+
+    def _eligible(self) -> tuple[Member, ...]:
+        """Everybody who may hold a state, or be about to copy it."""
+        members = self.plan.members if self.plan else ()
+        if self.offer and self.offer.decided:
+            members += tuple(each for each in self.offer.plan.members if each not in members)
+        return members
+
+    def _hello(self, name: str, message: Message, now: float) -> Sent:
+        self._connected.add(name)
+        self._seen.add(name)
+        sent = self._adopt(Plan.from_json(message["plan"])) if message.get("plan") else []
+        if self.lost:
+            return [*sent, (name, {"type": "fenced", "reason": "every learner that had the state is lost"})]
+        if message.get("leaving"):
+            self.leaving.add(name)
+        if not self._belongs(name):
+            if message.get("plan") or message["step"] != NO_STATE:
+                return [*sent, (name, self._fenced())]
+            if self.finished:
+                return [*sent, (name, {"type": "finished"})]
+            self.waiting[name] = Member(**message["member"])
+            if self.offer and name in self.offer.plan.names:
+                sent.append((name, {"type": "offer", "plan": self.offer.plan.as_json()}))
+            return sent + self._consider()
+        if self.offer and name in self._names_of_change(self.offer):
+            sent.append((name, {"type": "offer", "plan": self.offer.plan.as_json()}))
+            if self.offer.decided and self.plan and name == self.plan.leader:
+                sent.append((name, {"type": "go", "generation": self.offer.plan.generation}))
+        if message.get("report"):
+            return sent + self._report(name, message["report"], now)
+        if self.round:
+            sent.append((name, {"type": "broken", "generation": self.highest}))
+        elif self.plan and name in self.plan.names:
+            sent.append((name, {"type": "plan", "plan": self.plan.as_json()}))
+        return sent + self._consider()
+
+    def _fenced(self) -> Message:
+        generation = self.plan.generation if self.plan else 0
+        return {"type": "fenced", "reason": f"the others go on without this learner, in generation {generation}"}
+
+    def _adopt(self, plan: Plan) -> Sent:
+        """A learner has formed this generation, perhaps while there was no coordinator."""
+        if self.plan and plan.generation < self.plan.generation:
+            return []
+        sent: Sent = []
+        if self.plan is None or plan.generation > self.plan.generation:
+            left = set(self.plan.names if self.plan else ()) - set(plan.names)
+            sent = [(name, {"type": "left"}) for name in sorted(left & self._connected)]
+            self.leaving -= left
+            self.plan = plan
+        if self.offer and self.offer.plan.generation <= plan.generation:
+            self.offer = None
+        self.highest = max(self.highest, plan.generation)
+        self.formed = self.begun = True
+        for name in plan.names:
+            self.waiting.pop(name, None)
+        return sent
+
+    def _consider(self) -> Sent:
+        """Begin the training, or offer a change, if there is a reason and nothing is under way."""
+        if self.finished or self.lost or self.round or self.offer:
+            return []
+        if self.plan is None:
+            if len(self.waiting) < self._first:
+                return []
+            members = tuple(self.waiting.values())
+            self.waiting.clear()
+            return self._decree(members, (members[0].name,))
+        staying = tuple(each for each in self.plan.members if each.name not in self.leaving)
+        staying = staying or self.plan.members  # somebody must hand over the state: the others join first
+        if not self.formed or (staying == self.plan.members and not self.waiting):
+            return []
+        self.highest += 1
+        members = staying + tuple(self.waiting.values())
+        plan = Plan(self.highest, self._token(), members, tuple(each.name for each in staying))
+        self.offer = Offer(plan, set())
+        self.offer.missing = self._names_of_change(self.offer)
+        return [(name, {"type": "offer", "plan": plan.as_json()}) for name in sorted(self.offer.missing)]
+
+    def _names_of_change(self, offer: Offer) -> set[str]:
+        return {*offer.plan.names, *(self.plan.names if self.plan else ())}
+
+    def _confirm(self, name: str, generation: int) -> Sent:
+        offer = self.offer
+        if offer is None or offer.plan.generation != generation or self.plan is None or offer.decided:
+            return []
+        offer.missing.discard(name)
+        if offer.missing:
+            return []
+        offer.decided = True
+        return [(self.plan.leader, {"type": "go", "generation": generation})]
+
+    def _report(self, name: str, message: Message, now: float) -> Sent:
+        if message.get("plan"):
+            self._adopt(Plan.from_json(message["plan"]))
+        if not self._belongs(name) or self.plan is None:
+            return [(name, self._fenced())]
+        sent: Sent = []
+        if self.round is None:
+            if message["generation"] < self.plan.generation:  # settled already: this learner missed the answer
+                return [(name, {"type": "plan", "plan": self.plan.as_json()})]
+            left = self._hang_seconds - float(message.get("waited", 0.0))
+            self.round = Round(now + max(self._settle_seconds, left))
+            if self.offer and not self.offer.decided:
+                self.offer = None
+            broken = {"type": "broken", "generation": self.highest}
+            sent = [(each.name, broken) for each in self._eligible() if each.name in self._connected]
+        self.round.steps[name] = int(message["step"])
+        return sent + self._settle(now)
+
+    def _settle(self, now: float) -> Sent:
+        """End the round, if everybody who can has reported, or its time is over."""
+        if self.round is None or not self.round.steps:
+            return []
+        steps, eligible = self.round.steps, self._eligible()
+        expected = [each.name for each in eligible if each.name in self._connected or each.name not in self._seen]
+        if now < self.round.deadline and not all(name in steps for name in expected):
+            return []
+        survivors = tuple(each for each in eligible if each.name in steps)
+        newest = max(steps.values())
+        holders = tuple(each.name for each in survivors if steps[each.name] == newest)
+        excluded = [each.name for each in eligible if each.name not in steps and each.name in self._connected]
+        self.round = self.offer = None
+        for each in eligible:  # newcomers that are in it, or are out
+            self.waiting.pop(each.name, None)
+        if newest == NO_STATE and self.begun:
+            self.lost = True
+            reason = {"type": "fenced", "reason": "every learner that had the state is lost"}
+            return [(name, reason) for name in sorted(self._connected)]
+        if newest == NO_STATE:
+            holders = holders[:1]
+        self.leaving &= {each.name for each in survivors}
+        sent = self._decree(survivors, holders)
+        return sent + [(name, self._fenced()) for name in excluded]
+
+    def _decree(self, members: tuple[Member, ...], holders: tuple[str, ...]) -> Sent:
+        """Make a generation of learners that all wait for it."""
+        self.highest += 1
+        self.plan = Plan(self.highest, self._token(), members, holders)
+        self.formed = False
+        return [(each.name, {"type": "plan", "plan": self.plan.as_json()}) for each in members]
+
+    def _done(self) -> Sent:
+        """Everybody in the group has the last step, so that no newcomer is needed."""
+        self.finished = True
+        offered = set(self.offer.plan.names) - set(self.offer.plan.holders) if self.offer else set()
+        newcomers = set(self.waiting) | offered
+        self.waiting.clear()
+        self.offer = None
+        return [(name, {"type": "finished"}) for name in sorted(newcomers & self._connected)]

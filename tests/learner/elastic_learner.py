@@ -1,0 +1,97 @@
+"""One learner of the elastic tests: `python elastic_learner.py NAME FOLDER KEY=VALUE...`, in the PyTorch environment.
+
+It writes FOLDER/NAME.jsonl: a line for each batch before it takes part in the step, and one at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from updraft_learner import elastic
+
+
+class Numbered(torch.utils.data.Dataset[Any]):
+    """Samples that know their index, so that what was really used can be counted."""
+
+    def __init__(self, length: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(length, 12, generator=generator)
+        self.targets = self.inputs @ torch.randn(12, 3, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return self.inputs[index], self.targets[index], index
+
+
+def digest(training: elastic.Training) -> str:
+    """Of all that must be the same on all learners, bit for bit."""
+    state = training.state_dict()
+    found = hashlib.sha256(repr((state["steps"], state["cursor"])).encode())
+    for value in state["model"].values():
+        found.update(value.numpy().tobytes())
+    for values in state["optimizer"]["state"].values():
+        for name in sorted(values):
+            found.update(torch.as_tensor(values[name]).numpy().tobytes())
+    found.update(repr(state["also"]["scheduler"]).encode())
+    return found.hexdigest()
+
+
+def main(name: str, folder: Path, given: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(int.from_bytes(name.encode()[:4]))  # each learner begins elsewhere: the state must be copied
+    model = torch.nn.Sequential(
+        torch.nn.Linear(12, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 3)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
+    data = Numbered(given["samples"])
+    training = elastic.init(
+        model,
+        optimizer,
+        data,
+        batch=given["batch"],
+        epochs=given["epochs"],
+        also={"scheduler": scheduler},
+        warm_up=lambda: model(data.inputs[:4]).square().mean(),
+        hang_seconds=given["hang"],
+        address=given.get("address"),
+        name=name,
+    )
+    log = (folder / f"{name}.jsonl").open("w", buffering=1)
+    log.write(json.dumps({"ready": os.getpid()}) + "\n")
+    if given.get("leave_on_term"):
+        import signal
+
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=training.leave).start())
+    losses = []
+    try:
+        for inputs, targets, indices in training:
+            line = {"generation": training.generation, "learners": training.learners, "step": training.steps + 1}
+            log.write(json.dumps({**line, "epoch": training.epoch, "ids": indices.tolist()}) + "\n")
+            time.sleep(given.get("pace", 0.0))
+            # BatchNorm cannot train on one sample
+            model.train(len(inputs) > 1)
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            if training.step(loss):
+                scheduler.step()
+                losses.append(loss.item())
+    except elastic.Fenced as exc:
+        log.write(json.dumps({"outcome": "fenced", "why": str(exc)}) + "\n")
+        return
+    end = {"outcome": training.outcome, "steps": training.steps, "digest": digest(training), "loss": losses[-5:]}
+    log.write(json.dumps({**end, "changes": [vars(each) for each in training.changes]}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
