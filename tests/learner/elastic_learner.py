@@ -1,6 +1,8 @@
-"""One learner of the elastic tests: `python elastic_learner.py NAME FOLDER KEY=VALUE...`, in the PyTorch environment.
+"""The learners of the elastic tests, in the PyTorch environment: `python elastic_learner.py FOLDER`.
 
-It writes FOLDER/NAME.jsonl: a line for each batch before it takes part in the step, and one at its end.
+It reads lines from its input, `NAME {JSON}`, and forks a learner for each, so that PyTorch is imported once; it answers
+with the process id. A learner writes FOLDER/NAME.jsonl: a line for each batch before it takes part in the step, and one
+at its end.
 """
 
 from __future__ import annotations
@@ -8,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it when they are made
 
 from updraft_learner import elastic
 
@@ -70,18 +75,15 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     )
     log = (folder / f"{name}.jsonl").open("w", buffering=1)
     log.write(json.dumps({"ready": os.getpid()}) + "\n")
-    if given.get("leave_on_term"):
-        import signal
-
-        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=training.leave).start())
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=training.leave).start())
     losses = []
     try:
         for inputs, targets, indices in training:
             line = {"generation": training.generation, "learners": training.learners, "step": training.steps + 1}
             log.write(json.dumps({**line, "epoch": training.epoch, "ids": indices.tolist()}) + "\n")
-            time.sleep(given.get("pace", 0.0))
-            # BatchNorm cannot train on one sample
-            model.train(len(inputs) > 1)
+            if not (folder / "fast").exists():
+                time.sleep(given["pace"])
+            model.train(len(inputs) > 1)  # BatchNorm cannot train on one sample
             loss = torch.nn.functional.mse_loss(model(inputs), targets)
             if training.step(loss):
                 scheduler.step()
@@ -93,5 +95,24 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     log.write(json.dumps({**end, "changes": [vars(each) for each in training.changes]}) + "\n")
 
 
+def fork(folder: Path) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the learners
+    for line in sys.stdin:
+        name, given = line.split(maxsplit=1)
+        child = os.fork()
+        if child:
+            print(child, flush=True)
+            continue
+        code = 1
+        try:
+            main(name, folder, json.loads(given))
+            code = 0
+        except BaseException:  # noqa: BLE001 - outermost line of the process
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    fork(Path(sys.argv[1]))

@@ -1,0 +1,179 @@
+"""Runs elastic trainings of real processes, and audits what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from updraft_learner.elastic.coordinator import request
+
+HANG_SECONDS = 6.0
+SETTLE_SECONDS = 3.0
+LEARNERS = Path(__file__).with_name("elastic_learner.py")
+
+
+class Run:
+    """One job: its coordinator, and learners that tests start, stop and kill. Use it as a context."""
+
+    def __init__(
+        self, folder: Path, *, first: int, samples: int = 203, batch: int = 16, epochs: int = 60, pace: float = 0.03
+    ) -> None:
+        self.folder, self._first = folder, first
+        self.samples, self.batch, self.epochs = samples, batch, epochs
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._given = {
+            "samples": samples,
+            "batch": batch,
+            "epochs": epochs,
+            "pace": pace,
+            "hang": HANG_SECONDS,
+            "address": self.address,
+        }
+        self.pids: dict[str, int] = {}
+        self.coordinator: subprocess.Popen[bytes] | None = None
+        self._errors = (folder / "errors.txt").open("wb")
+
+    def __enter__(self) -> Run:
+        self.start_coordinator()
+        self._forks = subprocess.Popen(
+            [sys.executable, str(LEARNERS), str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            bufsize=1,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.pids:
+            self.signal(name, signal.SIGKILL)
+        for process in (self._forks, self.coordinator):
+            if process is not None:
+                process.kill()
+                process.wait()
+        self._errors.close()
+
+    def start_coordinator(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        self.coordinator = subprocess.Popen(
+            [sys.executable, "-m", "updraft_learner.elastic.coordinator", "--host", host, "--port", port]
+            + ["--state", str(self.folder / "state.json"), "--first", str(self._first)]
+            + ["--hang-seconds", str(HANG_SECONDS), "--settle-seconds", str(SETTLE_SECONDS)],
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+        )
+
+    def kill_coordinator(self) -> None:
+        assert self.coordinator is not None
+        self.coordinator.kill()
+        self.coordinator.wait()
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            assert self._forks.stdin and self._forks.stdout
+            self._forks.stdin.write(f"{name} {json.dumps(self._given)}\n")
+            self.pids[name] = int(self._forks.stdout.readline())
+
+    def signal(self, name: str, number: int) -> None:
+        if self.alive(name):
+            os.kill(self.pids[name], number)
+
+    def alive(self, name: str) -> bool:
+        try:
+            return f"elastic_learner.py\0{self.folder}" in Path(f"/proc/{self.pids[name]}/cmdline").read_text()
+        except OSError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        return request(self.address, {"type": "status"})
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        try:
+            text = (self.folder / f"{name}.jsonl").read_text()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def last(self, name: str) -> dict[str, Any]:
+        return (self.lines(name) or [{}])[-1]
+
+    def wait(self, what: str, look: Callable[[], Any], seconds: float = 60.0) -> float:
+        """Wait until `look` is true; return for how long."""
+        began = time.monotonic()
+        while not look():
+            if time.monotonic() - began > seconds:
+                ends = {name: self.last(name) for name in self.pids}
+                errors = (self.folder / "errors.txt").read_text(errors="replace")[-3000:]
+                raise AssertionError(f"not in {seconds} s: {what}; {ends}; {self.status()}; {errors}")
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    def wait_for_group(self, *names: str, steps: int = 2, seconds: float = 60.0) -> float:
+        """Wait until exactly these train together and have gone some steps further."""
+
+        def further() -> bool:
+            lines = [self.last(name) for name in names]
+            return all(line.get("learners") == len(names) for line in lines) and len(
+                {line["generation"] for line in lines}
+            ) == 1
+
+        waited = self.wait(f"{names} train together", further, seconds)
+        goal = max(self.last(name)["step"] for name in names) + steps
+        for name in names:
+            waited += self.wait(f"{name} goes on", lambda name=name: self._at(name) >= goal)  # type: ignore[misc]
+        return waited
+
+    def _at(self, name: str) -> float:
+        line = self.last(name)
+        return float("inf") if "outcome" in line else float(line.get("step", 0))
+
+    def outcomes(self, seconds: float = 60.0) -> dict[str, str]:
+        """Let all learners that are alive end, without delay; return how each did."""
+        (self.folder / "fast").touch()
+        self.wait("all end", lambda: not any(self.alive(name) for name in self.pids), seconds)
+        return {name: self.last(name).get("outcome", "killed") for name in self.pids}
+
+    def audit(self) -> int:
+        """Check that each sample is used exactly once per epoch in the chain of committed steps, and that those who
+        finished hold the same state bit for bit. Return the number of generations in the chain."""
+        ends = [end for name in self.pids if (end := self.last(name)).get("outcome") == "finished"]
+        assert ends, "nobody finished"
+        assert len({end["digest"] for end in ends}) == 1, ends
+        per_epoch = -(-self.samples // self.batch)
+        steps = per_epoch * self.epochs
+        assert {end["steps"] for end in ends} == {steps}
+        lines: dict[int, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+        for path in self.folder.glob("*.jsonl"):
+            for line in self.lines(path.stem):
+                if "ids" in line:
+                    lines[line["generation"]][line["step"]].append(line)
+        # A generation goes on where the state of the one before ended; what that did beyond it is rolled back.
+        generations = sorted(lines)
+        begins = [min(lines[generation]) for generation in generations]
+        assert begins[0] == 1
+        used: dict[int, Counter[int]] = defaultdict(Counter)
+        for generation, begin, end in zip(generations, begins, [*begins[1:], steps + 1], strict=True):
+            for step in range(begin, end):
+                parts = lines[generation][step]
+                learners = {part["learners"] for part in parts}
+                epoch = (step - 1) // per_epoch
+                size = min(self.batch, self.samples - (step - 1) % per_epoch * self.batch)
+                assert len(learners) == 1 and len(parts) == min(size, *learners), (generation, step)
+                for part in parts:
+                    assert part["epoch"] == epoch
+                    used[epoch].update(part["ids"])
+        once = Counter(range(self.samples))
+        assert sorted(used) == list(range(self.epochs))
+        assert all(used[epoch] == once for epoch in used)
+        return len(generations)
