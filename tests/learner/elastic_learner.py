@@ -88,7 +88,7 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
             if training.step(loss):
                 scheduler.step()
                 losses.append(loss.item())
-    except elastic.Fenced as exc:
+    except elastic.LearnerFenced as exc:
         log.write(json.dumps({"outcome": "fenced", "why": str(exc)}) + "\n")
         return
     end = {"outcome": training.outcome, "steps": training.steps, "digest": digest(training), "loss": losses[-5:]}

@@ -124,9 +124,10 @@ class Run:
 
         def further() -> bool:
             lines = [self.last(name) for name in names]
-            return all(line.get("learners") == len(names) for line in lines) and len(
-                {line["generation"] for line in lines}
-            ) == 1
+            return (
+                all(line.get("learners") == len(names) for line in lines)
+                and len({line["generation"] for line in lines}) == 1
+            )
 
         waited = self.wait(f"{names} train together", further, seconds)
         goal = max(self.last(name)["step"] for name in names) + steps

@@ -209,7 +209,9 @@ def test_a_program_trains_alone_outside_the_platform_and_resumes_from_a_state() 
             kept = {**training.state_dict(), "model": {k: v.clone() for k, v in model.state_dict().items()}}
             kept["optimizer"] = {
                 **kept["optimizer"],
-                "state": {k: {"momentum_buffer": v["momentum_buffer"].clone()} for k, v in kept["optimizer"]["state"].items()},
+                "state": {
+                    k: {"momentum_buffer": v["momentum_buffer"].clone()} for k, v in kept["optimizer"]["state"].items()
+                },
             }
         seen.append(batch)
         assert training.step(model(batch).square().mean())

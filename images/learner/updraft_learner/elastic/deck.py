@@ -1,6 +1,6 @@
 """The order of an epoch's samples, and which learner uses which. Pure: the same answer on every learner.
 
-A `Cursor` is part of the training state, like the optimizer: it moves when a step is committed, and a learner that
+A `DataCursor` is part of the training state, like the optimizer: it moves when a step is committed, and a learner that
 copies the state of another copies its cursor. So samples that were drawn or fetched for a step that nobody committed
 need not be handed back: they lie at the cursor, and the next group draws them again.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, order=True)
-class Cursor:
+class DataCursor:
     """The first sample that no committed step used: `position` in the order of `epoch` (both count from 0)."""
 
     epoch: int = 0
@@ -45,19 +45,19 @@ class Deck:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
-    def finished(self, cursor: Cursor) -> bool:
+    def finished(self, cursor: DataCursor) -> bool:
         return cursor.epoch >= self.epochs
 
-    def draw(self, cursor: Cursor) -> tuple[int, ...]:
+    def draw(self, cursor: DataCursor) -> tuple[int, ...]:
         """Return the indices of the step at `cursor`; empty when the training is finished."""
         if self.finished(cursor):
             return ()
         return _order(self.seed, cursor.epoch, self.length)[cursor.position : cursor.position + self.batch]
 
-    def after(self, cursor: Cursor) -> Cursor:
+    def after(self, cursor: DataCursor) -> DataCursor:
         """Return where the next step begins, once the step at `cursor` is committed."""
         position = cursor.position + self.batch
-        return Cursor(cursor.epoch, position) if position < self.length else Cursor(cursor.epoch + 1, 0)
+        return DataCursor(cursor.epoch, position) if position < self.length else DataCursor(cursor.epoch + 1, 0)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,5 +1,5 @@
 """What an elastic program may have to catch."""
 
 
-class Fenced(RuntimeError):
+class LearnerFenced(RuntimeError):
     """The others went on without this learner, which was silent for too long. Its state is of no use: end the process."""

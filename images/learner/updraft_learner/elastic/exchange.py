@@ -9,7 +9,7 @@ import torch
 from updraft_learner.elastic.group import Group
 
 
-class Exchange:
+class GradientExchange:
     """Sums what the learners of one generation computed.
 
     Gradients are weighted by samples, so that the sum is the gradient of the mean loss over the whole batch, however

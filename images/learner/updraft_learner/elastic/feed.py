@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from updraft_learner.elastic.deck import Cursor, Deck, share
+from updraft_learner.elastic.deck import DataCursor, Deck, share
 
 
 class Feed:
@@ -21,7 +21,7 @@ class Feed:
     def __init__(self, deck: Deck, data: Any, collate: Callable[[list[Any]], Any], ahead: int) -> None:
         self._deck, self._data, self._collate, self._ahead = deck, data, collate, ahead
         self._pool = ThreadPoolExecutor(max(1, ahead), thread_name_prefix="updraft-elastic-feed")
-        self._fetched: dict[Cursor, Future[Any]] = {}
+        self._fetched: dict[DataCursor, Future[Any]] = {}
         self._rank, self._learners = 0, 1
 
     def regroup(self, rank: int, learners: int) -> None:
@@ -31,7 +31,7 @@ class Feed:
         self._fetched.clear()
         self._rank, self._learners = rank, learners
 
-    def get(self, cursor: Cursor) -> Any:
+    def get(self, cursor: DataCursor) -> Any:
         """Return the batch of the step at `cursor`; raise what the data set raised."""
         if not self._ahead:
             return self._fetch(self._mine(cursor))
@@ -45,7 +45,7 @@ class Feed:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _mine(self, cursor: Cursor) -> tuple[int, ...]:
+    def _mine(self, cursor: DataCursor) -> tuple[int, ...]:
         return share(self._deck.draw(cursor), self._rank, self._learners)
 
     def _fetch(self, indices: Sequence[int]) -> Any:

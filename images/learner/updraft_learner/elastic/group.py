@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from updraft_learner.elastic.membership import Plan
+from updraft_learner.elastic.roster import Generation
 
 SLICE = timedelta(milliseconds=20)
 POLL_SECONDS = 0.002
@@ -58,7 +58,9 @@ class Group:
         Broken: not everybody came.
     """
 
-    def __init__(self, plan: Plan, rank: int, own_store: Any, broken: Callable[[], bool], hang_seconds: float) -> None:
+    def __init__(
+        self, plan: Generation, rank: int, own_store: Any, broken: Callable[[], bool], hang_seconds: float
+    ) -> None:
         self.rank, self.size = rank, len(plan.members)
         self._broken, self._hang_seconds = broken, hang_seconds
         self._working: list[tuple[Any, list[torch.Tensor]]] = []
@@ -130,7 +132,7 @@ class Group:
         self._working = []
 
 
-def wait_for_switch(plan: Plan, give_up: Callable[[], bool]) -> bool:
+def wait_for_switch(plan: Generation, give_up: Callable[[], bool]) -> bool:
     """Wait until rank 0 has begun to form the plan, which others have agreed on; False: not, or `give_up`."""
 
     def look() -> bool:
@@ -147,7 +149,7 @@ def wait_for_switch(plan: Plan, give_up: Callable[[], bool]) -> bool:
         return False
 
 
-def _meet(plan: Plan, rank: int, own_store: Any, broken: Callable[[], bool], seconds: float) -> Any:
+def _meet(plan: Generation, rank: int, own_store: Any, broken: Callable[[], bool], seconds: float) -> Any:
     deadline = time.monotonic() + seconds
     base = own_store if own_store is not None else _client(plan, seconds)
     store = dist.PrefixStore(_prefix(plan), base)
@@ -164,12 +166,12 @@ def _meet(plan: Plan, rank: int, own_store: Any, broken: Callable[[], bool], sec
     return dist.ProcessGroupGloo(store, rank, len(plan.members), options)
 
 
-def _client(plan: Plan, seconds: float) -> Any:
+def _client(plan: Generation, seconds: float) -> Any:
     first = plan.members[0]
     return dist.TCPStore(first.host, first.port, is_master=False, timeout=timedelta(seconds=seconds))
 
 
-def _prefix(plan: Plan) -> str:
+def _prefix(plan: Generation) -> str:
     return f"generation-{plan.generation}-{plan.token}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from updraft_learner.elastic.membership import Message
+from updraft_learner.elastic.roster import Message
 from updraft_learner.elastic.seat import Seat
 
 RETRY_SECONDS = 0.1

@@ -1,8 +1,8 @@
-"""What one learner knows of its group: the learner's side of `membership`, without sockets, clock or PyTorch."""
+"""What one learner knows of its group: the learner's side of `roster`, without sockets, clock or PyTorch."""
 
 from __future__ import annotations
 
-from updraft_learner.elastic.membership import NO_STATE, Member, Message, Plan
+from updraft_learner.elastic.roster import NO_STATE, Peer, Message, Generation
 
 
 class Seat:
@@ -11,23 +11,23 @@ class Seat:
     Attributes:
         plan: The generation that this learner has formed; None before the first.
         step: The newest step in its state; NO_STATE before it has one.
-        target: The generation to form now, which `membership` decided on without an exchange.
+        target: The generation to form now, which `roster` decided on without an exchange.
         broken: This generation and all before it are broken.
         fenced: Why this learner is out; None while it is not.
         finished: The training ended before this learner could join.
         left: The others have formed a generation without this learner, which asked for that.
     """
 
-    def __init__(self, me: Member) -> None:
+    def __init__(self, me: Peer) -> None:
         self.me = me
-        self.plan: Plan | None = None
+        self.plan: Generation | None = None
         self.step = NO_STATE
-        self.target: Plan | None = None
+        self.target: Generation | None = None
         self.broken = 0
         self.fenced: str | None = None
         self.finished = self.left = self.leaving = False
         self._trying = 0  # the generation that is being formed, else that of `plan`
-        self._offers: dict[int, Plan] = {}
+        self._offers: dict[int, Generation] = {}
         self._go = 0
         self._reported: Message | None = None  # until a plan answers it
 
@@ -54,11 +54,11 @@ class Seat:
         """Take a message of the coordinator. Return the answers."""
         kind = message["type"]
         if kind == "offer":
-            plan = Plan.from_json(message["plan"])
+            plan = Generation.from_json(message["plan"])
             self._offers[plan.generation] = plan
             return [{"type": "confirm", "generation": plan.generation}]
         if kind == "plan":
-            plan = Plan.from_json(message["plan"])
+            plan = Generation.from_json(message["plan"])
             # In the middle of a generation only an exchange, or a report, may end it.
             if plan.generation > self._trying and (self._reported or (self.plan is None and not self._trying)):
                 self.target, self._reported, self._trying = plan, None, plan.generation
@@ -74,7 +74,7 @@ class Seat:
             self.left = True
         return []
 
-    def offered(self) -> Plan | None:
+    def offered(self) -> Generation | None:
         """Return the change that a newcomer waits to be part of."""
         if self.plan is not None or not self._offers:
             return None
@@ -92,18 +92,18 @@ class Seat:
             return 0
         return max(0, self._go - self.plan.generation)
 
-    def agreed(self, flag: int) -> Plan | None:
+    def agreed(self, flag: int) -> Generation | None:
         """Return the plan to switch to after this step, from the sum of all flags."""
         return self._offers[self.generation + flag] if flag else None
 
     def is_broken(self) -> bool:
         return self.broken >= max(self._trying, self.generation, 1) or self.fenced is not None
 
-    def trying(self, plan: Plan) -> None:
+    def trying(self, plan: Generation) -> None:
         """This learner begins to form `plan`."""
         self._trying, self.target = plan.generation, None
 
-    def formed(self, plan: Plan, step: int) -> Message:
+    def formed(self, plan: Generation, step: int) -> Message:
         """This learner is part of `plan`, with the state of `step`."""
         self.plan, self.step, self._trying, self._reported = plan, step, plan.generation, None
         self._offers = {number: each for number, each in self._offers.items() if number > plan.generation}

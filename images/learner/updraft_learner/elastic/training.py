@@ -16,12 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from updraft_learner.elastic import exchange
-from updraft_learner.elastic.deck import Cursor, Deck, share
-from updraft_learner.elastic.errors import Fenced
+from updraft_learner.elastic.deck import DataCursor, Deck, share
+from updraft_learner.elastic.errors import LearnerFenced
 from updraft_learner.elastic.feed import Feed
 from updraft_learner.elastic.group import Broken, Group, serve_store, wait_for_switch
 from updraft_learner.elastic.link import Link
-from updraft_learner.elastic.membership import NO_STATE, Member, Plan
+from updraft_learner.elastic.roster import NO_STATE, Peer, Generation
 from updraft_learner.elastic.seat import Seat
 
 ADDRESS_ENV = "UPDRAFT_ELASTIC"
@@ -31,7 +31,7 @@ FAREWELL_SECONDS = 5.0  # how long a learner that leaves waits until the others 
 
 
 @dataclass(frozen=True)
-class Change:
+class GroupChange:
     """How long this learner stood still for a change of its group.
 
     Attributes:
@@ -123,16 +123,16 @@ class Training:
         self._hang_seconds = hang_seconds
         self.steps = 0
         self.outcome = ""
-        self.changes: list[Change] = []
-        self._cursor = Cursor()
+        self.changes: list[GroupChange] = []
+        self._cursor = DataCursor()
         self._store: Any = None
         self._link: Link | None = None
         self._group: Group | None = None
-        self._exchange: exchange.Exchange | None = None
+        self._exchange: exchange.GradientExchange | None = None
         self._buffers: list[torch.Tensor] = []  # as they were before this step's forward pass
         self._weight = 0.0
         self._drawn = self._started = False
-        self._next: Plan | None = None  # to switch to before the next step
+        self._next: Generation | None = None  # to switch to before the next step
         self._waited: float | None = None  # the generation is given up, after so many seconds
 
     @property
@@ -178,19 +178,21 @@ class Training:
             ValueError: it is of a training with other data, batch, epochs or seed.
         """
         if state["deck"] != self._deck.as_json():
-            raise ValueError(f"the state is of a training with {state['deck']}, this learner has {self._deck.as_json()}")
+            raise ValueError(
+                f"the state is of a training with {state['deck']}, this learner has {self._deck.as_json()}"
+            )
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         for name, each in self._also.items():
             each.load_state_dict(state["also"][name])
         self.steps = int(state["steps"])
-        self._cursor = Cursor(*state["cursor"])
+        self._cursor = DataCursor(*state["cursor"])
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this learner's part of each step.
 
         Raises:
-            Fenced: the others went on without this learner.
+            LearnerFenced: the others went on without this learner.
         """
         if self._started:
             raise RuntimeError("a training is iterated once; it goes through all epochs by itself")
@@ -220,7 +222,7 @@ class Training:
             the same samples, shared among those who are left.
 
         Raises:
-            Fenced: the others went on without this learner.
+            LearnerFenced: the others went on without this learner.
             RuntimeError: it is not called once for each batch of the loop.
         """
         if not self._drawn:
@@ -289,11 +291,11 @@ class Training:
                 return self._form(offered, "start", time.monotonic())
             time.sleep(0.01)
 
-    def _moved_on(self, offered: Plan) -> bool:
+    def _moved_on(self, offered: Generation) -> bool:
         with self._linked().locked() as seat:
             return seat.offered() != offered or bool(seat.target or seat.fenced or seat.finished)
 
-    def _switch(self, plan: Plan) -> None:
+    def _switch(self, plan: Generation) -> None:
         self._next = None
         with self._linked().locked() as seat:
             staying = seat.me.name in plan.names
@@ -325,7 +327,7 @@ class Training:
         else:
             self._form(plan, "loss", began)
 
-    def _form(self, plan: Plan, cause: str, began: float) -> None:
+    def _form(self, plan: Generation, cause: str, began: float) -> None:
         with self._linked().locked() as seat:
             seat.trying(plan)
             me = seat.me.name
@@ -338,13 +340,13 @@ class Training:
         except Broken as exc:
             self._waited = exc.waited
             return
-        self._exchange = exchange.Exchange(self._model, self._optimizer, group)
+        self._exchange = exchange.GradientExchange(self._model, self._optimizer, group)
         self._feed.regroup(group.rank, group.size)
         with self._linked().locked() as seat:
             self._linked().send(seat.formed(plan, self.steps))
-        self.changes.append(Change(plan.generation, group.size, cause, met - began, time.monotonic() - met))
+        self.changes.append(GroupChange(plan.generation, group.size, cause, met - began, time.monotonic() - met))
 
-    def _copy_state(self, plan: Plan, group: Group, me: str) -> None:
+    def _copy_state(self, plan: Generation, group: Group, me: str) -> None:
         holds = me in plan.holders
         if len(plan.holders) < len(plan.members):
             root = plan.names.index(plan.holders[0])
@@ -405,13 +407,13 @@ class Training:
             to = (host, int(port))
         here = _own_host(to)
         self._store = serve_store(here)
-        seat = Seat(Member(name, here, self._store.port))
+        seat = Seat(Peer(name, here, self._store.port))
         if to is None:
-            seat.target = Plan(1, "alone", (seat.me,), (seat.me.name,))
+            seat.target = Generation(1, "alone", (seat.me,), (seat.me.name,))
         self._link = Link(seat, to)
 
 
-def _for_newcomer(seat: Seat) -> tuple[Plan | None, Plan | None] | None:
+def _for_newcomer(seat: Seat) -> tuple[Generation | None, Generation | None] | None:
     """Return the plan to form, or the offered one; none of both: look at the seat. None: wait."""
     if seat.fenced or seat.finished or seat.must_report():
         return None, None
@@ -421,7 +423,7 @@ def _for_newcomer(seat: Seat) -> tuple[Plan | None, Plan | None] | None:
 
 def _raise_if_fenced(seat: Seat) -> None:
     if seat.fenced:
-        raise Fenced(seat.fenced)
+        raise LearnerFenced(seat.fenced)
 
 
 def _own_host(coordinator: tuple[str, int] | None) -> str:

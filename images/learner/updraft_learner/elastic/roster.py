@@ -28,7 +28,7 @@ Sent = list[tuple[str, Message]]
 
 
 @dataclass(frozen=True)
-class Member:
+class Peer:
     """A learner: its name, which no other process ever has, and where its own rendezvous store listens."""
 
     name: str
@@ -37,7 +37,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Generation:
     """One generation.
 
     Attributes:
@@ -48,7 +48,7 @@ class Plan:
 
     generation: int
     token: str
-    members: tuple[Member, ...]
+    members: tuple[Peer, ...]
     holders: tuple[str, ...]
 
     @property
@@ -63,8 +63,8 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Message) -> Plan:
-        members = tuple(Member(**each) for each in value["members"])
+    def from_json(cls, value: Message) -> Generation:
+        members = tuple(Peer(**each) for each in value["members"])
         return cls(int(value["generation"]), str(value["token"]), members, tuple(value["holders"]))
 
 
@@ -72,7 +72,7 @@ class Plan:
 class Offer:
     """A change that is being agreed. Once it is `decided`, the leader may have begun it: it cannot be taken back."""
 
-    plan: Plan
+    plan: Generation
     missing: set[str]
     decided: bool = False
 
@@ -83,7 +83,7 @@ class Round:
     steps: dict[str, int] = field(default_factory=dict)
 
 
-class Membership:
+class Roster:
     """The state of the coordinator. Each method returns the messages to send, after `saved()` is on disk.
 
     Args:
@@ -105,16 +105,16 @@ class Membership:
     ) -> None:
         self._first, self._hang_seconds, self._settle_seconds, self._token = first, hang_seconds, settle_seconds, token
         saved = saved or {}
-        self.plan = Plan.from_json(saved["plan"]) if saved.get("plan") else None
+        self.plan = Generation.from_json(saved["plan"]) if saved.get("plan") else None
         decided = saved.get("decided")
-        self.offer = Offer(Plan.from_json(decided), set(), decided=True) if decided else None
+        self.offer = Offer(Generation.from_json(decided), set(), decided=True) if decided else None
         self.highest = int(saved.get("highest", 0))
         self.begun = bool(saved.get("begun"))  # a generation had formed: the learners' first state is not a state
         self.finished = bool(saved.get("finished"))
         self.lost = bool(saved.get("lost"))
         self.formed = bool(saved.get("formed"))
         self.round: Round | None = None
-        self.waiting: dict[str, Member] = {}
+        self.waiting: dict[str, Peer] = {}
         self.leaving: set[str] = set()
         self._connected: set[str] = set()
         self._seen: set[str] = set()  # connected since this coordinator started
@@ -160,7 +160,7 @@ class Membership:
         if kind == "confirm":
             return self._confirm(name, int(message["generation"]))
         if kind == "formed":
-            return self._adopt(Plan.from_json(message["plan"])) + self._consider()
+            return self._adopt(Generation.from_json(message["plan"])) + self._consider()
         if kind == "report":
             return self._report(name, message, now)
         if kind == "leave":
@@ -185,7 +185,7 @@ class Membership:
     def _belongs(self, name: str) -> bool:
         return any(name == each.name for each in self._eligible())
 
-    def _eligible(self) -> tuple[Member, ...]:
+    def _eligible(self) -> tuple[Peer, ...]:
         """Everybody who may hold a state, or be about to copy it."""
         members = self.plan.members if self.plan else ()
         if self.offer and self.offer.decided:
@@ -195,7 +195,7 @@ class Membership:
     def _hello(self, name: str, message: Message, now: float) -> Sent:
         self._connected.add(name)
         self._seen.add(name)
-        sent = self._adopt(Plan.from_json(message["plan"])) if message.get("plan") else []
+        sent = self._adopt(Generation.from_json(message["plan"])) if message.get("plan") else []
         if self.lost:
             return [*sent, (name, {"type": "fenced", "reason": "every learner that had the state is lost"})]
         if message.get("leaving"):
@@ -205,7 +205,7 @@ class Membership:
                 return [*sent, (name, self._fenced())]
             if self.finished:
                 return [*sent, (name, {"type": "finished"})]
-            self.waiting[name] = Member(**message["member"])
+            self.waiting[name] = Peer(**message["member"])
             if self.offer and name in self.offer.plan.names:
                 sent.append((name, {"type": "offer", "plan": self.offer.plan.as_json()}))
             return sent + self._consider()
@@ -225,7 +225,7 @@ class Membership:
         generation = self.plan.generation if self.plan else 0
         return {"type": "fenced", "reason": f"the others go on without this learner, in generation {generation}"}
 
-    def _adopt(self, plan: Plan) -> Sent:
+    def _adopt(self, plan: Generation) -> Sent:
         """A learner has formed this generation, perhaps while there was no coordinator."""
         if self.plan and plan.generation < self.plan.generation:
             return []
@@ -259,7 +259,7 @@ class Membership:
             return []
         self.highest += 1
         members = staying + tuple(self.waiting.values())
-        plan = Plan(self.highest, self._token(), members, tuple(each.name for each in staying))
+        plan = Generation(self.highest, self._token(), members, tuple(each.name for each in staying))
         self.offer = Offer(plan, set())
         self.offer.missing = self._names_of_change(self.offer)
         return [(name, {"type": "offer", "plan": plan.as_json()}) for name in sorted(self.offer.missing)]
@@ -279,7 +279,7 @@ class Membership:
 
     def _report(self, name: str, message: Message, now: float) -> Sent:
         if message.get("plan"):
-            self._adopt(Plan.from_json(message["plan"]))
+            self._adopt(Generation.from_json(message["plan"]))
         if not self._belongs(name) or self.plan is None:
             return [(name, self._fenced())]
         sent: Sent = []
@@ -320,10 +320,10 @@ class Membership:
         sent = self._decree(survivors, holders)
         return sent + [(name, self._fenced()) for name in excluded]
 
-    def _decree(self, members: tuple[Member, ...], holders: tuple[str, ...]) -> Sent:
+    def _decree(self, members: tuple[Peer, ...], holders: tuple[str, ...]) -> Sent:
         """Make a generation of learners that all wait for it."""
         self.highest += 1
-        self.plan = Plan(self.highest, self._token(), members, holders)
+        self.plan = Generation(self.highest, self._token(), members, holders)
         self.formed = False
         return [(each.name, {"type": "plan", "plan": self.plan.as_json()}) for each in members]
 
