@@ -81,7 +81,8 @@ class Run:
 
     def start(self, *names: str) -> None:
         for name in names:
-            assert self._forks.stdin and self._forks.stdout
+            assert self._forks.stdin
+            assert self._forks.stdout
             self._forks.stdin.write(f"{name} {json.dumps(self._given)}\n")
             self.pids[name] = int(self._forks.stdout.readline())
 
@@ -96,7 +97,14 @@ class Run:
             return False
 
     def status(self) -> dict[str, Any]:
-        return request(self.address, {"type": "status"})
+        deadline = time.monotonic() + 10.0
+        while True:
+            try:
+                return request(self.address, {"type": "status"})
+            except OSError:  # it is starting
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         try:
@@ -170,7 +178,8 @@ class Run:
                 learners = {part["learners"] for part in parts}
                 epoch = (step - 1) // per_epoch
                 size = min(self.batch, self.samples - (step - 1) % per_epoch * self.batch)
-                assert len(learners) == 1 and len(parts) == min(size, *learners), (generation, step)
+                assert len(learners) == 1, (generation, step)
+                assert len(parts) == min(size, *learners), (generation, step)
                 for part in parts:
                     assert part["epoch"] == epoch
                     used[epoch].update(part["ids"])

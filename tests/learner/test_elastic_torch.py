@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the PyTorch learner environment")
+pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
+import torch
 from learner.elastic_runs import HANG_SECONDS, SETTLE_SECONDS, Run
 
 from updraft_learner import elastic
@@ -22,7 +23,7 @@ STEPS_SECONDS = 5.0  # what a loaded machine may add to a bound
 EVENTS = int(os.environ.get("UPDRAFT_ELASTIC_EVENTS") or 6)
 
 
-@pytest.fixture()
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
@@ -143,7 +144,7 @@ def test_a_schedule_of_random_resizes_and_kills(start: Callable[..., Run]) -> No
     done: list[str] = []
     for _ in range(EVENTS):
         kind = chance.choice(["join", "join", "leave", "kill", "kill", "stop", "coordinator", "join and kill"])
-        if len(group) == 1 or "join" in kind and len(group) < 4:
+        if len(group) == 1 or ("join" in kind and len(group) < 4):
             kind = kind if "join" in kind else "join"
         elif "join" in kind:
             kind = "kill"

@@ -16,7 +16,7 @@ import socket
 import time
 from pathlib import Path
 
-from updraft_learner.elastic.roster import Roster, Message, Sent
+from updraft_learner.elastic.roster import Message, Roster, Sent
 
 TICK_SECONDS = 0.05
 

@@ -2,4 +2,4 @@
 
 
 class LearnerFenced(RuntimeError):
-    """The others went on without this learner, which was silent for too long. Its state is of no use: end the process."""
+    """The others went on without this learner, which was silent for too long. Its state is of no use."""

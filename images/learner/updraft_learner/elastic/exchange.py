@@ -13,8 +13,8 @@ class GradientExchange:
     """Sums what the learners of one generation computed.
 
     Gradients are weighted by samples, so that the sum is the gradient of the mean loss over the whole batch, however
-    unequal the parts are. A parameter without gradient on all learners keeps none. Buffers (BatchNorm's averages) become
-    those of rank 0, as with DistributedDataParallel.
+    unequal the parts are. A parameter without gradient on all learners keeps none. Buffers (BatchNorm's averages)
+    become those of rank 0, as with DistributedDataParallel.
 
     Its memory belongs to the generation: a collective that was given up may still write into it.
     """
@@ -83,7 +83,7 @@ class GradientExchange:
                 copied = self._bytes[begin : begin + size].clone().view(each.dtype).view(each.shape)
                 each.copy_(copied)
                 begin += size
-        return round(self._flag.item())
+        return round(float(self._flag))
 
 
 def check(optimizer: torch.optim.Optimizer) -> None:

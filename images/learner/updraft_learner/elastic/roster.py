@@ -201,6 +201,9 @@ class Roster:
         if message.get("leaving"):
             self.leaving.add(name)
         if not self._belongs(name):
+            if message.get("leaving") and message.get("plan"):
+                self.leaving.discard(name)
+                return [*sent, (name, {"type": "left"})]
             if message.get("plan") or message["step"] != NO_STATE:
                 return [*sent, (name, self._fenced())]
             if self.finished:
@@ -235,6 +238,7 @@ class Roster:
             sent = [(name, {"type": "left"}) for name in sorted(left & self._connected)]
             self.leaving -= left
             self.plan = plan
+            self.round = None  # of the generation before; who still reports, does it for this one
         if self.offer and self.offer.plan.generation <= plan.generation:
             self.offer = None
         self.highest = max(self.highest, plan.generation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from updraft_learner.elastic.roster import NO_STATE, Peer, Message, Generation
+from updraft_learner.elastic.roster import NO_STATE, Generation, Message, Peer
 
 
 class Seat:

@@ -21,7 +21,7 @@ from updraft_learner.elastic.errors import LearnerFenced
 from updraft_learner.elastic.feed import Feed
 from updraft_learner.elastic.group import Broken, Group, serve_store, wait_for_switch
 from updraft_learner.elastic.link import Link
-from updraft_learner.elastic.roster import NO_STATE, Peer, Generation
+from updraft_learner.elastic.roster import Generation, Peer
 from updraft_learner.elastic.seat import Seat
 
 ADDRESS_ENV = "UPDRAFT_ELASTIC"
@@ -227,11 +227,11 @@ class Training:
         """
         if not self._drawn:
             raise RuntimeError(
-                "step() belongs to a batch of the training: write `for batch in training:` around it, instead of a loop "
-                "over a DataLoader, and call it once for each batch"
+                "step() belongs to a batch of the training: write `for batch in training:` around it, instead of a "
+                "loop over a DataLoader, and call it once for each batch"
             )
         self._drawn = False
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return self._commit()
 
     def _one_step(self) -> Iterator[Any]:
@@ -249,8 +249,11 @@ class Training:
         if self._drawn:
             raise RuntimeError("the last batch was not used: call training.step(loss) once for each batch")
 
-    @torch.no_grad()
     def _commit(self) -> bool:
+        with torch.no_grad():
+            return self._exchange_and_update()
+
+    def _exchange_and_update(self) -> bool:
         assert self._exchange is not None
         with self._linked().locked() as seat:
             flag = seat.flag()
@@ -318,12 +321,13 @@ class Training:
             if not seat.finished:
                 self._linked().send(seat.report(self._waited or 0.0))
         self._waited = None
-        self._linked().wait(lambda seat: seat.fenced or seat.target or seat.finished or None)
+        self._linked().wait(lambda seat: seat.fenced or seat.target or seat.left or seat.finished or None)
         with self._linked().locked() as seat:
-            _raise_if_fenced(seat)
-            plan = seat.target
+            plan, left = seat.target, seat.left
+            if plan is None and not left:
+                _raise_if_fenced(seat)
         if plan is None:
-            self.outcome = "unneeded"
+            self.outcome = "left" if left else "unneeded"
         else:
             self._form(plan, "loss", began)
 
@@ -394,7 +398,7 @@ class Training:
         if warm_up is None:
             return
         before = [each.detach().clone() for each in self._model.buffers()]
-        warm_up().backward()  # type: ignore[no-untyped-call]
+        warm_up().backward()
         self._optimizer.zero_grad()
         with torch.no_grad():
             for buffer, value in zip(self._model.buffers(), before, strict=True):
@@ -438,9 +442,9 @@ def _own_host(coordinator: tuple[str, int] | None) -> str:
 def _refuse(model: Any, data: Any) -> None:
     if isinstance(data, IterableDataset):
         raise TypeError(
-            f"{type(data).__name__} is an IterableDataset: nobody can tell which of its samples are used already. Give a "
-            "map-style data set (__len__ and __getitem__), for example one that reads a sample by its offset in a file; "
-            "or do without updraft_learner.elastic: the platform then resizes by checkpoint and relaunch"
+            f"{type(data).__name__} is an IterableDataset: nobody can tell which of its samples are used already. Give "
+            "a map-style data set (__len__ and __getitem__), for example one that reads a sample by its offset in a "
+            "file; or do without updraft_learner.elastic: the platform then resizes by checkpoint and relaunch"
         )
     if isinstance(data, DataLoader):
         raise TypeError("give the data set itself, not its DataLoader: the training draws the batches")
