@@ -331,6 +331,8 @@ class Network(RuleBasedStateMachine):
     def there_is_one_chain(self) -> None:
         """Whoever may still decide how the training goes on has the same steps, but for one at most."""
         eligible = {each.name for each in self.roster._eligible()}
+        if self.roster.offer and self.roster.offer.decided:  # who leaves alone decides nothing any more
+            eligible &= set(self.roster.offer.plan.names)
         states = [
             each.history
             for each in self.learners.values()
@@ -371,10 +373,14 @@ class Network(RuleBasedStateMachine):
         self.who_finished_has_the_whole_training()
         phases = Counter(each.phase for each in self.learners.values())
         if self.roster.lost or any(each.phase == "finished" for each in self.learners.values()):
-            assert not self.living() or self.roster.lost, phases
+            # The coordinator may have been away at the end: then newcomers wait until the platform ends them.
+            waits = [self.learners[name] for name in self.living()]
+            assert self.roster.lost or not any(self.roster.finished or each.seat.step >= 0 for each in waits), phases
         elif self.roster.plan is not None:
             # Nobody has the state: the platform notices, since all learners that had it are dead.
-            assert not [each.name for each in holders if not each.ended], phases
+            decided = self.roster.offer.plan.names if self.roster.offer and self.roster.offer.decided else ()
+            only_leavers = decided and all(self.learners[name].ended for name in decided)
+            assert only_leavers or not [each.name for each in holders if not each.ended], phases
             assert self.roster.begun or all(self.learners[name].ended for name in self.roster.plan.names), phases
 
 

@@ -288,7 +288,7 @@ class Roster:
             return [(name, self._fenced())]
         sent: Sent = []
         if self.round is None:
-            if message["generation"] < self.plan.generation:  # settled already: this learner missed the answer
+            if message["generation"] < self.plan.generation and name in self.plan.names:  # it missed the answer
                 return [(name, {"type": "plan", "plan": self.plan.as_json()})]
             left = self._hang_seconds - float(message.get("waited", 0.0))
             self.round = Round(now + max(self._settle_seconds, left))
@@ -307,6 +307,8 @@ class Roster:
         expected = [each.name for each in eligible if each.name in self._connected or each.name not in self._seen]
         if now < self.round.deadline and not all(name in steps for name in expected):
             return []
+        if self.offer and not any(name in steps for name in self.offer.plan.names):
+            return []  # only leavers reported: the others may have switched, and go on without them
         survivors = tuple(each for each in eligible if each.name in steps)
         newest = max(steps.values())
         holders = tuple(each.name for each in survivors if steps[each.name] == newest)

@@ -60,7 +60,8 @@ class Seat:
         if kind == "plan":
             plan = Generation.from_json(message["plan"])
             # In the middle of a generation only an exchange, or a report, may end it.
-            if plan.generation > self._trying and (self._reported or (self.plan is None and not self._trying)):
+            waits = self._reported or (self.plan is None and not self._trying)
+            if waits and plan.generation > self._trying and self.me.name in plan.names:
                 self.target, self._reported, self._trying = plan, None, plan.generation
         elif kind == "go":
             self._go = max(self._go, int(message["generation"]))
