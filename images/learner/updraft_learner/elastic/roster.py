@@ -229,7 +229,7 @@ class Roster:
         return {"type": "fenced", "reason": f"the others go on without this learner, in generation {generation}"}
 
     def _adopt(self, plan: Generation) -> Sent:
-        """A learner has formed this generation, perhaps while there was no coordinator."""
+        """Take note that a learner has formed this generation, perhaps while there was no coordinator."""
         if self.plan and plan.generation < self.plan.generation:
             return []
         sent: Sent = []
@@ -334,7 +334,7 @@ class Roster:
         return [(each.name, {"type": "plan", "plan": self.plan.as_json()}) for each in members]
 
     def _done(self) -> Sent:
-        """Everybody in the group has the last step, so that no newcomer is needed."""
+        """Take note that everybody in the group has the last step: no newcomer is needed."""
         self.finished = True
         offered = set(self.offer.plan.names) - set(self.offer.plan.holders) if self.offer else set()
         newcomers = set(self.waiting) | offered

@@ -101,11 +101,11 @@ class Seat:
         return self.broken >= max(self._trying, self.generation, 1) or self.fenced is not None
 
     def trying(self, plan: Generation) -> None:
-        """This learner begins to form `plan`."""
+        """Begin to form `plan`."""
         self._trying, self.target = plan.generation, None
 
     def formed(self, plan: Generation, step: int) -> Message:
-        """This learner is part of `plan`, with the state of `step`."""
+        """Become part of `plan`, with the state of `step`. Return the message that says so."""
         self.plan, self.step, self._trying, self._reported = plan, step, plan.generation, None
         self._offers = {number: each for number, each in self._offers.items() if number > plan.generation}
         return {"type": "formed", "plan": plan.as_json(), "step": step}

@@ -137,7 +137,7 @@ class Training:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the current batch, from 0."""
+        """Return the epoch of the current batch, from 0."""
         return self._cursor.epoch
 
     @property
@@ -151,7 +151,7 @@ class Training:
 
     @property
     def learners(self) -> int:
-        """How many learners share the current step."""
+        """Return how many learners share the current step."""
         return self._group.size if self._group else 0
 
     def leave(self) -> None:
