@@ -1,7 +1,7 @@
 """What the tests of shared-memory training run: `python shared_programs.py NAME JSON`, in the PyTorch environment.
 
-Prints what became of it as one line of JSON. With "kills" in the arguments, a thread sends SIGKILL to random processes of the
-training until so many are gone.
+Prints what became of it as one line of JSON. With "kills" in the arguments, a thread sends SIGKILL to random
+processes of the training until so many are gone.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
  *   spin -a shared_memory.pml && cc -O2 -DSAFETY -DCOLLAPSE -o pan pan.c && ./pan         no deadlock, exactly once
  *   spin -a -DENDS shared_memory.pml && cc -O2 -DNFAIR=4 -DCOLLAPSE -o pan pan.c && ./pan -a -f    training ends
  *
- * -DSYNC is synchronous training; without it each gradient is applied by itself. tests/unit/test_shared_memory_model.py
+ * -DSYNC is synchronous training; without it each gradient is applied by itself. tests/learner/test_shared_memory_model.py
  * runs both. -DSTEPS, -DCRASHES and -DSTALENESS set the size. Each -DBROKEN_... below is a mistake that must be found.
  *
  * Variables have the names of images/learner/updraft_learner/shared/memory.py. STORE is one store of a word, or one half

@@ -1,0 +1,265 @@
+"""The real server and learners of shared-memory training, in one process, with a crash in any of their writes.
+
+A crash leaves a word as it was or as it becomes, and of an array any part changed, with anything in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from updraft_learner.shared.memory import Array, Segment, SharedLayout
+from updraft_learner.shared.optimizers import SGD, Adam
+from updraft_learner.shared.publisher import Publisher
+from updraft_learner.shared.server import RangeServer
+
+Optimizer = SGD | Adam
+OPTIMIZERS: tuple[Optimizer, ...] = (SGD(lr=1.0), SGD(lr=0.5, momentum=0.9, weight_decay=0.01), Adam(lr=0.1))
+
+
+class Crash(Exception):
+    """The process is dead."""
+
+
+class FragileSegment(Segment):
+    """Shared memory whose writer dies in the write that `fuse` counts down to."""
+
+    def __init__(self, layout: SharedLayout) -> None:
+        super().__init__(layout, bytearray(layout.bytes))
+        self.fuse: int | None = None
+        self.chance = Random(0)
+        self.writes = 0
+        self.stored: list[tuple[int, int]] = []
+
+    def _burns(self) -> bool:
+        self.writes += 1
+        if self.fuse is None:
+            return False
+        self.fuse -= 1
+        return self.fuse < 0
+
+    def store(self, word: int, value: int) -> None:
+        burns = self._burns()
+        if not burns or self.chance.random() < 0.5:
+            super().store(word, value)
+            self.stored.append((word, value))
+        if burns:
+            raise Crash
+
+    def copy(self, target: Array, source: Array) -> None:
+        self.change((target,), lambda array: np.copyto(array, source))
+
+    def change(self, targets: tuple[Array, ...], act: Callable[..., None]) -> None:
+        if not self._burns():
+            return act(*targets)
+        whole = [each.copy() for each in targets]
+        act(*whole)
+        for target, after in zip(targets, whole, strict=True):
+            for place in range(len(target)):
+                what = self.chance.random()
+                if what < 0.4:
+                    target[place] = after[place]
+                elif what < 0.6:
+                    target[place] = self.chance.choice((np.nan, -7.0, 1e30))
+        raise Crash
+
+
+class SharedMemoryMachine(RuleBasedStateMachine):
+    """Learners publish, servers apply, and each may die in any write. The oracle is the optimizer on plain arrays."""
+
+    @initialize(
+        learners=st.integers(1, 3),
+        ranges=st.integers(1, 2),
+        elements=st.integers(1, 11),
+        staleness=st.sampled_from([None, 0, 1, 3]),
+        optimizer=st.sampled_from(OPTIMIZERS),
+    )
+    def begin(self, learners: int, ranges: int, elements: int, staleness: int | None, optimizer: SGD | Adam) -> None:
+        self.layout = SharedLayout(elements, optimizer.moments, learners, ranges, chunk=3)
+        self.memory = FragileSegment(self.layout)
+        self.memory.weights[:] = np.arange(elements)
+        self.staleness, self.optimizer = staleness, optimizer
+        self.servers = [self._server(each) for each in range(ranges)]
+        self.publishers = [Publisher(self.memory, each, staleness) for each in range(learners)]
+        self.gradients: dict[tuple[int, int], Array | None] = {}
+        self.seen = 0
+        self.orders: list[list[tuple[int, int]]] = [[] for _ in range(ranges)]
+        self.words = {
+            self.layout.applied(range_, each): (range_, each) for range_ in range(ranges) for each in range(learners)
+        }
+
+    def _server(self, number: int) -> RangeServer:
+        return RangeServer(self.memory, number, self.optimizer, synchronous=self.staleness is None)
+
+    @rule(who=st.integers(0, 2), seed=st.integers(0, 1 << 20), bad=st.booleans(), fuse=st.none() | st.integers(0, 4))
+    def push(self, who: int, seed: int, bad: bool, fuse: int | None) -> None:
+        who %= self.layout.learners
+        publisher = self.publishers[who]
+        if not (publisher.may_start() and publisher.may_publish()):
+            return
+        number = publisher.pushed + 1
+        gradient = np.random.default_rng(seed).integers(-8, 8, self.layout.elements).astype(np.float32)
+
+        def write(slot: Array) -> bool:
+            slot[:] = np.nan if bad else gradient
+            return not bad
+
+        publisher.start()
+        self.memory.fuse, self.memory.chance = fuse, Random(seed)
+        try:
+            publisher.publish(write)
+        except Crash:
+            self.publishers[who] = Publisher(self.memory, who, self.staleness)
+        self.memory.fuse = None
+        if self.publishers[who].pushed == number:
+            self.gradients[who, number] = None if bad else gradient
+
+    @rule(number=st.integers(0, 1), seed=st.integers(0, 1 << 20), fuse=st.none() | st.integers(0, 60))
+    def serve(self, number: int, seed: int, fuse: int | None) -> None:
+        """Turn, and after a crash begin with the recovery, which crashes too if the fuse is not burnt."""
+        number %= self.layout.ranges
+        self.memory.fuse, self.memory.chance = fuse, Random(seed)
+        for _ in range(3):
+            try:
+                self.servers[number].turn()
+                break
+            except Crash:
+                self.servers[number] = self._server(number)
+                self.memory.fuse = self.memory.chance.choice((None, 0, 1, 2, 3, 5, 8))
+                try:
+                    self.servers[number].recover()
+                except Crash:
+                    self.memory.fuse = None
+                    self.servers[number] = self._server(number)
+                    self.servers[number].recover()
+        self.memory.fuse = None
+
+    @precondition(lambda self: hasattr(self, "memory"))
+    @invariant()
+    def each_range_has_each_gradient_once(self) -> None:
+        for word, value in self.memory.stored[self.seen :]:
+            if word in self.words:
+                range_, learner = self.words[word]
+                if (learner, value) not in self.orders[range_]:  # a successor repeats the store
+                    self.orders[range_].append((learner, value))
+        self.seen = len(self.memory.stored)
+        for range_, order in enumerate(self.orders):
+            for learner in range(self.layout.learners):
+                numbers = [number for each, number in order if each == learner]
+                assert numbers == list(range(1, self.memory.load(self.layout.applied(range_, learner)) + 1))
+            self._compare(range_, order)
+
+    def _compare(self, range_: int, order: list[tuple[int, int]]) -> None:
+        chunks = self.layout.chunks[range_]
+        if not chunks:
+            return
+        part = slice(chunks[0].start, chunks[-1].stop)
+        weights = np.arange(self.layout.elements, dtype=np.float32)[part]
+        moments = tuple(np.zeros_like(weights) for _ in range(self.layout.moments))
+        step = 0
+        for gradients in self._updates(order):
+            given = [each[part] for each in gradients if each is not None]
+            if given:
+                step += 1
+                total = given[0].copy()
+                for each in given[1:]:
+                    total += each
+                if len(given) > 1:
+                    total /= len(given)
+                self.optimizer.update(weights, moments, total, step)
+        assert self.memory.load(self.layout.updates(range_)) == step
+        for mine, theirs in zip((self.memory.weights, *self.memory.moments), (weights, *moments), strict=True):
+            assert mine[part].tobytes() == theirs.tobytes()
+
+    def _updates(self, order: list[tuple[int, int]]) -> list[list[Array | None]]:
+        if self.staleness is not None:
+            return [[self.gradients[each]] for each in order]
+        learners = range(self.layout.learners)
+        return [
+            [self.gradients[each, number] for each in learners]
+            for number in range(1, len(order) // self.layout.learners + 1)
+        ]
+
+    def teardown(self) -> None:
+        """Without crashes, all that was pushed is applied: nobody is stuck."""
+        if not hasattr(self, "memory"):
+            return
+        most = max(publisher.pushed for publisher in self.publishers) + 2
+        for _ in range(10_000):
+            moved = sum(server.turn() for server in self.servers) > 0
+            for who, publisher in enumerate(self.publishers):
+                if publisher.pushed < most and publisher.may_start() and publisher.may_publish():
+                    publisher.start()
+                    publisher.publish(lambda slot: bool(slot.fill(1) or True))
+                    self.gradients[who, publisher.pushed] = np.ones(self.layout.elements, np.float32)
+                    moved = True
+            if not moved:
+                break
+        self.each_range_has_each_gradient_once()
+        assert {publisher.pushed for publisher in self.publishers} == {most}
+        assert all(self.memory.least_applied(each) == most for each in range(self.layout.learners))
+        if self.staleness is not None:
+            bound = (self.layout.learners - 1) * (2 * self.staleness + 1) + 1
+            assert max(self.memory.load(self.layout.stalest(each)) for each in range(self.layout.ranges)) <= bound
+
+
+TestSharedMemory = SharedMemoryMachine.TestCase
+TestSharedMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("staleness", [None, 1])
+def test_a_crash_in_each_write_and_in_each_of_its_recovery_changes_nothing(
+    optimizer: Optimizer, staleness: int | None
+) -> None:
+    first = 0
+    while True:
+        second = 0
+        while True:
+            memory, gone = _two_crashes(optimizer, staleness, first, second)
+            expected, _ = _two_crashes(optimizer, staleness, None, None)
+            assert memory.weights.tobytes() == expected.weights.tobytes()
+            assert all(a.tobytes() == b.tobytes() for a, b in zip(memory.moments, expected.moments, strict=True))
+            assert memory.words.tobytes() == expected.words.tobytes()
+            if gone < 2:
+                break
+            second += 1
+        if gone < 1:
+            break
+        first += 1
+    assert first > 10
+
+
+def _two_crashes(
+    optimizer: Optimizer, staleness: int | None, first: int | None, second: int | None
+) -> tuple[FragileSegment, int]:
+    """Two gradients of two learners, applied by a server that dies in its write number `first`, and its successor in
+    its write number `second`; return the memory and how many died."""
+    layout = SharedLayout(5, optimizer.moments, 2, chunk=3)
+    memory = FragileSegment(layout)
+    for number in range(2):
+        for learner in range(2):
+            gradient = np.arange(5, dtype=np.float32) + number - learner
+            publisher = Publisher(memory, learner, staleness if staleness is not None else 2)
+            publisher.publish(lambda slot, gradient=gradient: bool(np.copyto(slot, gradient) or True))  # type: ignore[misc]
+    fuses, gone = [first, second], 0
+    while True:
+        server = RangeServer(memory, 0, optimizer, synchronous=staleness is None)
+        memory.fuse = fuses[gone] if gone < 2 else None
+        memory.chance = Random(gone)
+        try:
+            server.recover()
+            # A successor begins with another learner than the dead server would have: the same one decides here.
+            server._next = memory.version(0) % 2
+            while server.turn():
+                pass
+        except Crash:
+            gone += 1
+            continue
+        return memory, gone
