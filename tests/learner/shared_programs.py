@@ -136,7 +136,7 @@ class Killer:
 
     def _kill(self) -> None:
         while self.left and not self.over.wait(self._chance.uniform(0, 2 * self._pause)):
-            name, pid = self._chance.choice(sorted(self._running.items()))
+            _, pid = self._chance.choice(sorted(self._running.items()))
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -97,12 +97,23 @@ class SharedMemoryMachine(RuleBasedStateMachine):
     def _server(self, number: int) -> RangeServer:
         return RangeServer(self.memory, number, self.optimizer, synchronous=self.staleness is None)
 
-    @rule(who=st.integers(0, 2), seed=st.integers(0, 1 << 20), bad=st.booleans(), fuse=st.none() | st.integers(0, 4))
+    def _able(self) -> list[int]:
+        return [who for who, each in enumerate(self.publishers) if each.may_start() and each.may_publish()]
+
+    def _busy(self) -> list[int]:
+        return [number for number, each in enumerate(self.servers) if each._choose() is not None]
+
+    @precondition(lambda self: self._able())
+    @rule(
+        who=st.integers(0, 2),
+        seed=st.integers(0, 1 << 20),
+        bad=st.sampled_from([False, False, True]),
+        fuse=st.none() | st.integers(0, 4),
+    )
     def push(self, who: int, seed: int, bad: bool, fuse: int | None) -> None:
-        who %= self.layout.learners
+        able = self._able()
+        who = able[who % len(able)]
         publisher = self.publishers[who]
-        if not (publisher.may_start() and publisher.may_publish()):
-            return
         number = publisher.pushed + 1
         gradient = np.random.default_rng(seed).integers(-8, 8, self.layout.elements).astype(np.float32)
 
@@ -120,10 +131,12 @@ class SharedMemoryMachine(RuleBasedStateMachine):
         if self.publishers[who].pushed == number:
             self.gradients[who, number] = None if bad else gradient
 
-    @rule(number=st.integers(0, 1), seed=st.integers(0, 1 << 20), fuse=st.none() | st.integers(0, 60))
-    def serve(self, number: int, seed: int, fuse: int | None) -> None:
+    @precondition(lambda self: self._busy())
+    @rule(number=st.integers(0, 1), seed=st.integers(0, 1 << 20), fuse=st.integers(0, 40))
+    def serve(self, number: int, seed: int, fuse: int) -> None:
         """Turn, and after a crash begin with the recovery, which crashes too if the fuse is not burnt."""
-        number %= self.layout.ranges
+        busy = self._busy()
+        number = busy[number % len(busy)]
         self.memory.fuse, self.memory.chance = fuse, Random(seed)
         for _ in range(3):
             try:
@@ -210,7 +223,7 @@ class SharedMemoryMachine(RuleBasedStateMachine):
 
 
 TestSharedMemory = SharedMemoryMachine.TestCase
-TestSharedMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSharedMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
