@@ -1,0 +1,170 @@
+"""Shared-memory training of PyTorch programs in real processes, which are killed; and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the PyTorch learner environment")
+
+import torch
+
+from updraft_learner import shared
+from updraft_learner.shared import memory, training
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+PROGRAM = Path(__file__).with_name("shared_programs.py")
+KILLS = int(os.environ.get("UPDRAFT_TEST_KILLS", "30"))
+
+
+def run(name: str, *, seconds: float = 300, **arguments: Any) -> dict[str, Any]:
+    command = [sys.executable, "-W", "ignore", str(PROGRAM), name, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def serially(steps: int, learners: int, optimizer: Any) -> list[float]:
+    """Train in this process, on the average of the gradients of all learners."""
+    import shared_programs
+
+    model = shared_programs.Net()
+    given = optimizer(model.parameters())
+    for step in range(steps):
+        given.zero_grad()
+        for learner in range(learners):
+            samples, labels = shared_programs.samples_of(step, learner)
+            (torch.nn.functional.cross_entropy(model(samples), labels) / learners).backward()
+        given.step()
+    return torch.cat([each.detach().reshape(-1) for each in model.parameters()]).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_synchronous_training_equals_the_optimizers_of_pytorch(servers: int) -> None:
+    sys.path.insert(0, str(PROGRAM.parent))
+    adam = run("learn", learners=2, steps=30, adam=True, servers=servers, chunk=100)
+    expected = serially(30, 2, lambda given: torch.optim.Adam(given, lr=0.01))
+    assert adam["weights"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    sgd = run("learn", learners=2, steps=30, lr=0.1, momentum=0.9, servers=servers, chunk=100)
+    expected = serially(30, 2, lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9))
+    assert sgd["weights"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(("staleness", "value"), [(None, -0.5), (3, -1.0)])
+def test_random_kills_lose_and_double_no_gradient(staleness: int | None, value: float) -> None:
+    """Each gradient has weights of its own; UPDRAFT_TEST_KILLS=1000 kills more."""
+    found = run(
+        "mark",
+        seconds=60 + 10 * KILLS,
+        learners=2,
+        steps=400 * KILLS,
+        staleness=staleness,
+        chunk=4096,
+        kills=KILLS,
+        pause_seconds=0.3,
+    )
+    print(found)
+    assert found["values"] == [value]
+    assert found["killed"] == KILLS
+    assert sum(found["restarts"].values()) >= KILLS - 2  # the last may hit a process that is done
+    assert found["stalest"] <= (0 if staleness is None else 2 * staleness + 2)
+
+
+def test_kills_change_no_bit_of_synchronous_training() -> None:
+    calm = run("learn", learners=2, steps=1500, adam=True, chunk=100)
+    killed = run("learn", learners=2, steps=1500, adam=True, chunk=100, kills=8, pause_seconds=0.2, seed=3)
+    assert killed["killed"] > 0
+    assert killed["digest"] == calm["digest"]
+
+
+def test_gradients_that_are_not_finite_are_skipped_and_counted() -> None:
+    found = run("poison", learners=2, steps=9, staleness=1)
+    assert found["skipped"] == [0, 3]
+    assert found["values"] == [-1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "words"),
+    [
+        ("poison", {"nonfinite": "refuse"}, "ProgramFailed", "gradient of parameter 'marks' is not finite in step 0"),
+        ("grow", {}, "InvalidSharedModel", "parameter 'marks' has the shape (7,), and had (3, 9, 2)"),
+        ("replace", {}, "InvalidSharedModel", "parameter 'marks' was replaced"),
+        ("hang", {"patience_seconds": 2}, "TrainingStalled", "learner 1 has pushed no gradient for 2 s"),
+        ("leave", {}, "ProgramFailed", "learner 1 returned after 3 of its 9 steps"),
+        ("fail", {}, "ProgramFailed", "no data for step 0"),
+        ("forget", {}, "ProgramFailed", "ended without push()"),
+        ("die", {}, "TooManyKills", "ended 11 times without a step in between, the last time by signal 9"),
+    ],
+)
+def test_a_program_that_goes_wrong_ends_the_training(
+    name: str, arguments: dict[str, Any], error: str, words: str
+) -> None:
+    began = time.monotonic()
+    found = run(name, learners=2, steps=9, **arguments)
+    assert (found["error"], words in found["message"]) == (error, True), found["message"]
+    assert time.monotonic() - began < 120
+
+
+class Views(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.zeros(10)
+        self.first = torch.nn.Parameter(whole[:6])
+        self.second = torch.nn.Parameter(whole[4:])
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Views(), "parameters 'first' and 'second' share memory"),
+        (torch.nn.Linear(2, 2).double(), "parameter 'weight' is torch.float64; it must be torch.float32"),
+        (torch.nn.Linear(2, 2, device="meta"), "parameter 'weight' is on meta; it must be on cpu"),
+        (torch.nn.Linear(2, 2).requires_grad_(False), "no parameter that requires a gradient"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), "module '1' is a BatchNorm1d"),
+    ],
+)
+def test_a_model_that_cannot_be_shared_is_refused(model: Any, words: str) -> None:
+    with pytest.raises(shared.InvalidSharedModel) as raised:
+        shared.train(model, print, steps=1, learners=1, optimizer=shared.SGD(lr=1))
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"learners": 0}, "learners is 0; give a whole number from 1 to 256"),
+        ({"steps": 1.5}, "steps is 1.5"),
+        ({"staleness": -1}, "staleness is -1; give a whole number from 0"),
+        ({"nonfinite": "ignore"}, "nonfinite is 'ignore'; give 'skip' or 'refuse'"),
+        ({"patience_seconds": 0}, "patience_seconds is 0"),
+        ({"optimizer": torch.optim.SGD}, "give updraft_learner.shared.SGD or Adam"),
+    ],
+)
+def test_an_argument_out_of_range_is_named(changed: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {"steps": 1, "learners": 1, "optimizer": shared.SGD(lr=1), **changed}
+    with pytest.raises(shared.InvalidSetting) as raised:
+        shared.train(torch.nn.Linear(2, 2), print, **arguments)
+    assert words in str(raised.value)
+
+
+def test_too_little_memory_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: (1 << 20, "the pod's memory limit"))
+    with pytest.raises(shared.NotEnoughSharedMemory) as raised:
+        shared.train(torch.nn.Linear(1024, 1024), print, steps=1, learners=2, optimizer=shared.Adam())
+    assert "this needs 28." in str(raised.value)
+    assert "16.0 MiB of gradients" in str(raised.value)
+    assert "the pod's memory limit has 1.0 MiB left" in str(raised.value)
+
+
+def test_more_learners_than_cores_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "create", lambda layout: (_ for _ in ()).throw(RuntimeError("not started")))
+    with pytest.warns(UserWarning, match="learners is 200, more than the"), pytest.raises(RuntimeError):
+        shared.train(torch.nn.Linear(2, 2), print, steps=1, learners=200, optimizer=shared.Adam())
