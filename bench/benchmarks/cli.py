@@ -24,6 +24,7 @@ FIGURES = (
     "sizing",
     "elastic",
     "elastic_jobs",
+    "shared_memory",
     "checkpoint_stall",
     "stream",
     "environment",
