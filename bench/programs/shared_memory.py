@@ -1,7 +1,7 @@
 """The program of the figure `shared_memory`: `python shared_memory.py JSON`, in the PyTorch learner's environment.
 
-Runs each case in turn with shared memory, with PyTorch's gloo and with a parameter server on TCP: the same learners, the
-same model, SGD with momentum, each update the average of all. Prints the seconds of a step of learner 0, by case and way.
+Runs each case in turn with shared memory, with PyTorch's gloo and with a parameter server on TCP: the same learners and
+model, SGD with momentum, each update the average of all. Prints the seconds of a step of learner 0, by case and way.
 """
 
 from __future__ import annotations

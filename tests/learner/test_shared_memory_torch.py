@@ -24,9 +24,10 @@ PROGRAM = Path(__file__).with_name("shared_programs.py")
 KILLS = int(os.environ.get("UPDRAFT_TEST_KILLS", "30"))
 
 
-def run(name: str, *, seconds: float = 300, **arguments: Any) -> dict[str, Any]:
+def run(name: str, *, seconds: float = 300, gate: Path | None = None, **arguments: Any) -> dict[str, Any]:
+    environment = {**os.environ, **({"UPDRAFT_TEST_GATE": str(gate)} if gate else {})}
     command = [sys.executable, "-W", "ignore", str(PROGRAM), name, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -59,17 +60,20 @@ def test_synchronous_training_equals_the_optimizers_of_pytorch(servers: int) -> 
 
 
 @pytest.mark.parametrize(("staleness", "value"), [(None, -0.5), (3, -1.0)])
-def test_random_kills_lose_and_double_no_gradient(staleness: int | None, value: float) -> None:
+def test_random_kills_lose_and_double_no_gradient(staleness: int | None, value: float, tmp_path: Path) -> None:
     """Each gradient has weights of its own; UPDRAFT_TEST_KILLS=1000 kills more."""
+    gate = tmp_path / "kills"
+    gate.touch()
     found = run(
         "mark",
         seconds=60 + 10 * KILLS,
+        gate=gate,
         learners=2,
-        steps=400 * KILLS,
+        steps=100 * KILLS,
         staleness=staleness,
         chunk=4096,
         kills=KILLS,
-        pause_seconds=0.3,
+        pause_seconds=0.15,
     )
     print(found)
     assert found["values"] == [value]
@@ -79,8 +83,8 @@ def test_random_kills_lose_and_double_no_gradient(staleness: int | None, value: 
 
 
 def test_kills_change_no_bit_of_synchronous_training() -> None:
-    calm = run("learn", learners=2, steps=1500, adam=True, chunk=100)
-    killed = run("learn", learners=2, steps=1500, adam=True, chunk=100, kills=8, pause_seconds=0.2, seed=3)
+    calm = run("learn", learners=2, steps=300, adam=True, chunk=100)
+    killed = run("learn", learners=2, steps=300, adam=True, chunk=100, kills=8, pause_seconds=0.2, seed=3)
     assert killed["killed"] > 0
     assert killed["digest"] == calm["digest"]
 

@@ -19,6 +19,7 @@ from benchmarks.stack import BenchmarkError, learner_python
 NAME, TITLE = "shared_memory", "Gradients through shared memory"
 PROGRAM = REPOSITORY / "bench" / "programs" / "shared_memory.py"
 LEARNERS = 2
+LEARNER = REPOSITORY / "images" / "learner"
 MEGABYTES = (1, 8, 50)
 BATCHES = (1, 4, 16, 64)
 FASTER = Budget(at="most", value=0.2)  # at 8 MB, of the time that gloo takes
@@ -83,7 +84,7 @@ def run_program(cases: list[dict[str, Any]], rounds: int) -> list[dict[str, list
         done = subprocess.run(
             [str(learner_python()), "-W", "ignore", str(PROGRAM), json.dumps({"cases": cases, "rounds": rounds})],
             cwd=folder,
-            env={"PATH": "/usr/bin:/bin", "HOME": folder, "OMP_NUM_THREADS": "1"},
+            env={"PATH": "/usr/bin:/bin", "HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(LEARNER)},
             capture_output=True,
             text=True,
             timeout=3600,

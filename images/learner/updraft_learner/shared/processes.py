@@ -58,7 +58,7 @@ class Part:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", __name__])
         self.problems, theirs = context.Pipe(duplex=False)
-        self.process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+        self.process: BaseProcess = context.Process(
             target=_main, args=(_Passed(descriptor), theirs, plan, server, number), name=name_of(server, number)
         )
         self.process.start()
@@ -90,7 +90,7 @@ class _Passed:
         self.descriptor = descriptor
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (DupFd(self.descriptor),)  # type: ignore[no-untyped-call]
+        return _received, (DupFd(self.descriptor),)
 
 
 def _received(passed: Any) -> int:
