@@ -131,6 +131,7 @@ class Killer:
     def __init__(self, kills: int, seed: int, pause_seconds: float) -> None:
         self.left, self.killed, self._chance, self._pause = kills, 0, Random(seed), pause_seconds
         self._running: dict[str, int] = {}
+        self._dead: set[int] = set()
         self.gate = os.environ.get("UPDRAFT_TEST_GATE", os.devnull)
         self.over = threading.Event()
         self._thread = threading.Thread(target=self._kill, daemon=True)
@@ -142,7 +143,11 @@ class Killer:
 
     def _kill(self) -> None:
         while self.left and not self.over.wait(self._chance.uniform(0, 2 * self._pause)):
-            _, pid = self._chance.choice(sorted(self._running.items()))
+            pids = sorted(set(self._running.values()) - self._dead)
+            if not pids:
+                continue
+            pid = self._chance.choice(pids)
+            self._dead.add(pid)
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

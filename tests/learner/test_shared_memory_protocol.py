@@ -218,7 +218,7 @@ class SharedMemoryMachine(RuleBasedStateMachine):
         assert {publisher.pushed for publisher in self.publishers} == {most}
         assert all(self.memory.least_applied(each) == most for each in range(self.layout.learners))
         if self.staleness is not None:
-            bound = (self.layout.learners - 1) * (2 * self.staleness + 1) + 1
+            bound = (self.layout.learners - 1) * (2 * self.staleness + 1) + 2
             assert max(self.memory.load(self.layout.stalest(each)) for each in range(self.layout.ranges)) <= bound
 
 

@@ -99,7 +99,7 @@ class SharedLayout:
 
     @cached_property
     def chunks(self) -> tuple[tuple[slice, ...], ...]:
-        """The chunks of each range, as slices of the weights."""
+        """Return the chunks of each range, as slices of the weights."""
         number = -(-self.elements // self.chunk)
         bounds = [self.chunk * (number * each // self.ranges) for each in range(self.ranges)] + [self.elements]
         return tuple(
@@ -109,7 +109,7 @@ class SharedLayout:
 
     @property
     def arrays(self) -> dict[str, int]:
-        """How many bytes each kind of array takes."""
+        """Return how many bytes each kind of array takes."""
         whole = _ITEM * _up(self.elements)
         return {
             "weights": whole,

@@ -129,7 +129,7 @@ class RangeServer:
         return range(self._layout.learners) if item.learner is None else range(item.learner, item.learner + 1)
 
     def _contributing(self, item: Item) -> list[int]:
-        """The learners whose gradient is not skipped."""
+        """Return the learners whose gradient is not skipped."""
         skips, slot = self._layout.skips, item.number % SLOTS
         return [each for each in self._members(item) if not self._memory.load(skips(each, slot)) & 1]
 
