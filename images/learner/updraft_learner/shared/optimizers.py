@@ -46,14 +46,17 @@ class SGD:
 
     def update(self, weights: Array, moments: Sequence[Array], gradient: Array, step: int) -> None:
         """Change weights and moments in place; `gradient` is overwritten. All are of the same length."""
+        import numpy as np
+
         if self.weight_decay:
             gradient += self.weight_decay * weights
         if self.momentum:
             (velocity,) = moments
             velocity *= self.momentum
             velocity += gradient
-            gradient[:] = velocity
-        gradient *= self.lr
+            np.multiply(velocity, self.lr, out=gradient)
+        else:
+            gradient *= self.lr
         weights -= gradient
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from updraft_learner.shared.memory import ALL, SLOTS, Segment
+from updraft_learner.shared.memory import ALL, SLOTS, Array, Segment
 from updraft_learner.shared.optimizers import SGD, Adam
 
 
@@ -108,11 +108,7 @@ class RangeServer:
                     memory.copy(target, source)
                 memory.store(progress, 2 * number + 1)
             gradient = self._scratch[: chunk.stop - chunk.start]
-            np.copyto(gradient, slots[0][chunk])
-            for slot in slots[1:]:
-                gradient += slot[chunk]
-            if len(slots) > 1:
-                gradient /= len(slots)
+            _average([slot[chunk] for slot in slots], gradient)
             memory.change(
                 state,
                 lambda weights, *moments, gradient=gradient: self._optimizer.update(weights, moments, gradient, step),
@@ -145,3 +141,14 @@ class RangeServer:
 
     def _pushed(self, learner: int) -> int:
         return self._memory.load(self._layout.pushed(learner))
+
+
+def _average(given: list[Array], out: Array) -> None:
+    """Average in the order of the learners, so that the result has the same bits each time."""
+    if len(given) == 1:
+        np.copyto(out, given[0])
+        return
+    np.add(given[0], given[1], out=out)
+    for each in given[2:]:
+        out += each
+    out /= len(given)
