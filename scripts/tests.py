@@ -44,7 +44,7 @@ def suites(home: Path) -> list[tuple[str, list[str]]]:
         ),
     ]
     if torch.exists():
-        options = ["-q", "-m", "torch", "-p", "no:cacheprovider", "tests/learner"]
+        options = ["-q", "-m", "torch and not large", "-p", "no:cacheprovider", "tests/learner"]
         found.append(("tests in the PyTorch learner's environment", [str(torch), "-m", "pytest", *options]))
     else:
         found.append((f"SKIPPED the tests marked torch: there is no {torch}", []))

@@ -21,7 +21,6 @@ from updraft_learner.shared import memory, training
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 PROGRAM = Path(__file__).with_name("shared_programs.py")
-KILLS = int(os.environ.get("UPDRAFT_TEST_KILLS", "30"))
 
 
 def run(name: str, *, seconds: float = 300, gate: Path | None = None, **arguments: Any) -> dict[str, Any]:
@@ -59,26 +58,29 @@ def test_synchronous_training_equals_the_optimizers_of_pytorch(servers: int) -> 
     assert sgd["weights"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.parametrize("kills", [30, pytest.param(1000, marks=[pytest.mark.large, pytest.mark.timeout(3600)])])
 @pytest.mark.parametrize(("staleness", "value"), [(None, -0.5), (3, -1.0)])
-def test_random_kills_lose_and_double_no_gradient(staleness: int | None, value: float, tmp_path: Path) -> None:
-    """Each gradient has weights of its own; UPDRAFT_TEST_KILLS=1000 kills more."""
+def test_random_kills_lose_and_double_no_gradient(
+    staleness: int | None, value: float, kills: int, tmp_path: Path
+) -> None:
+    """Each gradient has weights of its own. `-m "torch and large"` sends a thousand kills."""
     gate = tmp_path / "kills"
     gate.touch()
     found = run(
         "mark",
-        seconds=60 + 10 * KILLS,
+        seconds=60 + 10 * kills,
         gate=gate,
         learners=2,
-        steps=100 * KILLS,
+        steps=100 * kills,
         staleness=staleness,
         chunk=4096,
-        kills=KILLS,
+        kills=kills,
         pause_seconds=0.15,
     )
     print(found)
     assert found["values"] == [value]
-    assert found["killed"] == KILLS
-    assert sum(found["restarts"].values()) >= KILLS - 2  # the last may hit a process that is done
+    assert found["killed"] == kills
+    assert sum(found["restarts"].values()) >= kills - 2  # the last may hit a process that is done
     assert found["stalest"] <= (0 if staleness is None else 2 * staleness + 3)
 
 

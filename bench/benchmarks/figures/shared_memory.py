@@ -38,12 +38,12 @@ NOTES = (
 def measure(options: Options) -> Measured:
     rounds = options.pairs(5, 1)
     quick = options.quick
-    common = {"learners": LEARNERS}
-    exchanges = [
+    common: dict[str, Any] = {"learners": LEARNERS}
+    exchanges: list[dict[str, Any]] = [
         {"megabytes": size, "steps": 10 if quick else max(20, 800 // size), "ways": WAYS, **common}
         for size in MEGABYTES
     ]
-    trainings = [
+    trainings: list[dict[str, Any]] = [
         {"batch": batch, "steps": 50 if quick else 400, "ways": (*WAYS, ASYNCHRONOUS), **common}
         for batch in (BATCHES[:1] if quick else BATCHES)
     ]
