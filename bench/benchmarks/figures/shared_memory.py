@@ -61,7 +61,7 @@ def measure(options: Options) -> Measured:
         for other in ("gloo", "tcp")
     ]
     rows = [
-        (f"batch {case['batch']}", *(_rate(case["batch"], seconds[way]) for way in (*WAYS, ASYNCHRONOUS)))
+        (f"batch {case['batch']}", *(_rate(int(str(case["batch"])), seconds[way]) for way in (*WAYS, ASYNCHRONOUS)))
         for case, seconds in zip(trainings, found[len(exchanges) :], strict=True)
     ]
     return Measured(
