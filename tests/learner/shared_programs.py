@@ -21,8 +21,8 @@ from torch import nn
 
 from updraft_learner import shared
 
-ELEMENTS_PER_STEP = 3
-STEPS_PER_KILL = 100
+ELEMENTS_PER_STEP = 1
+STEPS_PER_KILL = 25
 
 
 class Marks(nn.Module):

@@ -71,9 +71,9 @@ def test_random_kills_lose_and_double_no_gradient(
         seconds=60 + 10 * kills,
         gate=gate,
         learners=2,
-        steps=100 * kills,
+        steps=25 * kills,
         staleness=staleness,
-        chunk=4096,
+        chunk=512,
         kills=kills,
         pause_seconds=0.15,
     )
@@ -101,7 +101,7 @@ def test_gradients_that_are_not_finite_are_skipped_and_counted() -> None:
     ("name", "arguments", "error", "words"),
     [
         ("poison", {"nonfinite": "refuse"}, "ProgramFailed", "gradient of parameter 'marks' is not finite in step 0"),
-        ("grow", {}, "InvalidSharedModel", "parameter 'marks' has the shape (7,), and had (3, 9, 2)"),
+        ("grow", {}, "InvalidSharedModel", "parameter 'marks' has the shape (7,), and had (1, 9, 2)"),
         ("replace", {}, "InvalidSharedModel", "parameter 'marks' was replaced"),
         ("hang", {"patience_seconds": 2}, "TrainingStalled", "learner 1 has pushed no gradient for 2 s"),
         ("leave", {}, "ProgramFailed", "learner 1 returned after 3 of its 9 steps"),
