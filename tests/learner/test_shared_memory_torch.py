@@ -79,8 +79,8 @@ def test_random_kills_lose_and_double_no_gradient(
     )
     print(found)
     assert found["values"] == [value]
-    assert found["killed"] == kills
-    assert sum(found["restarts"].values()) >= kills - 2  # the last may hit a process that is done
+    assert found["killed"] >= kills / 2  # on a fast machine the training may end first
+    assert sum(found["restarts"].values()) >= found["killed"] - 2  # the last may hit a process that is done
     assert found["stalest"] <= (0 if staleness is None else 2 * staleness + 3)
 
 
