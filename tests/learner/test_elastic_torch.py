@@ -18,7 +18,7 @@ from learner.elastic_runs import HANG_SECONDS, SETTLE_SECONDS, Run
 
 from updraft_learner import elastic
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.torch, pytest.mark.turn(0), pytest.mark.timeout(240)]
 STEPS_SECONDS = 5.0  # what a loaded machine may add to a bound
 EVENTS = int(os.environ.get("UPDRAFT_ELASTIC_EVENTS") or 6)
 

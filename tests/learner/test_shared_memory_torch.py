@@ -19,7 +19,7 @@ import torch
 from updraft_learner import shared
 from updraft_learner.shared import memory, training
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.turn(2), pytest.mark.timeout(600)]
 PROGRAM = Path(__file__).with_name("shared_programs.py")
 
 
