@@ -14,10 +14,11 @@ from typing import Any
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.results import Measured, TableOf, Value
-from benchmarks.stack import Stack, running_stack
+from benchmarks.stack import BenchmarkError, Stack, running_stack
 from updraft.allocation.elastic import SizingRules
 from updraft.allocation.scalability import Limits
 from updraft.ledger import open_ledger
+from updraft.ledger.records import Use
 from updraft.simulation import TrainingJob, simulate
 from updraft.simulation.engine import Run
 from updraft.simulation.sized import Updraft
@@ -27,6 +28,7 @@ NAME, TITLE = "elastic_jobs", "Elastic jobs: simulator and platform"
 DEVICES, JOBS, PER_HOUR, SHORTER = 8, 30, 450, 30.0
 RESIZE_MINUTES = 0.1
 END_SECONDS = 1800.0
+RELEASE_SECONDS = 60.0
 PROGRAM = REPOSITORY / "bench" / "jobs" / "elastic"
 
 NOTES = (
@@ -121,10 +123,10 @@ def _ran(stack: Stack, ids: Mapping[str, str]) -> tuple[dict[str, Ran], list[flo
             files = stack.client.download(job_id, "results", Path(folder))
             (times,) = (path.read_text().split() for path in files if path.name == "times.txt")
         first, last, *_ = map(float, times)
-        uses = [each for each in _ledger_uses(stack) if each.job_id == job_id]
+        uses = _released(stack, job_id)
         joined = stack.client.job(job_id)
         begun = next(each.at for each in joined.transitions if each.state == "QUEUED")
-        ends = [each.released_at for each in uses if each.released_at is not None]
+        ends = [each.released_at for each in uses if each.released_at is not None]  # all of them
         found[name] = Ran(
             begun.timestamp(),
             min(each.granted_at for each in uses).timestamp(),
@@ -150,7 +152,18 @@ def _ran(stack: Stack, ids: Mapping[str, str]) -> tuple[dict[str, Ran], list[flo
     return shifted, pauses
 
 
-def _ledger_uses(stack: Stack) -> Sequence[Any]:
+def _released(stack: Stack, job_id: str) -> Sequence[Use]:
+    """Return what the job has held, once it holds nothing any more: its verdict is written a little before."""
+    until = time.monotonic() + RELEASE_SECONDS
+    while time.monotonic() < until:
+        uses = [each for each in _ledger_uses(stack) if each.job_id == job_id]
+        if uses and all(each.released_at is not None for each in uses):
+            return uses
+        time.sleep(0.5)
+    raise BenchmarkError(f"{job_id} is complete, but holds its room after {RELEASE_SECONDS:.0f} s")
+
+
+def _ledger_uses(stack: Stack) -> Sequence[Use]:
     return open_ledger(f"sqlite:///{stack.home.root / 'ledger.db'}").queue.used(datetime(2020, 1, 1, tzinfo=UTC))
 
 
