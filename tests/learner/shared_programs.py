@@ -13,12 +13,14 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 from torch import nn
 
+import updraft_learner as updraft
 from updraft_learner import shared
 
 ELEMENTS_PER_STEP = 1
@@ -181,6 +183,8 @@ def main(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     )
     killer = Killer(arguments.pop("kills", 0), arguments.pop("seed", 0), arguments.pop("pause_seconds", 0.05))
     model = Net() if name == "learn" else Marks(arguments["learners"], arguments["steps"])
+    if "folder" in arguments:
+        arguments["checkpoints"] = updraft.Checkpointer(every_seconds=0.3, directory=Path(arguments.pop("folder")))
     try:
         trained = shared.train(model, PROGRAMS[name], optimizer=optimizer, started=killer.started, **arguments)
     except shared.SharedTrainingError as exc:

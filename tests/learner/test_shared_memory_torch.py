@@ -91,6 +91,40 @@ def test_kills_change_no_bit_of_synchronous_training() -> None:
     assert killed["digest"] == calm["digest"]
 
 
+@pytest.mark.parametrize("kills", [0, 6])
+def test_a_stopped_training_goes_on_and_no_bit_differs(kills: int, tmp_path: Path) -> None:
+    """It is stopped again and again, as by the platform, and its processes are killed meanwhile."""
+    arguments: dict[str, Any] = {"learners": 2, "steps": 400, "adam": True, "chunk": 100, "pause_seconds": 0.3}
+    calm = run("learn", **arguments)
+    arguments |= {"kills": kills, "folder": str(tmp_path / "checkpoints")}
+    command = [sys.executable, "-W", "ignore", str(PROGRAM), "learn"]
+    steps = []
+    for attempt in range(1, 40):
+        environment = {**os.environ, "UPDRAFT_STOP_FILE": str(tmp_path / f"stop-{attempt}")}
+        given = json.dumps({**arguments, "seed": attempt})
+        with subprocess.Popen([*command, given], env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            until = time.monotonic() + 8
+            newest = checkpoint_steps(tmp_path)
+            while process.poll() is None and checkpoint_steps(tmp_path) == newest and time.monotonic() < until:
+                time.sleep(0.02)
+            if attempt < 4:
+                Path(environment["UPDRAFT_STOP_FILE"]).touch()
+            output = process.communicate(timeout=120)[0]
+        steps.append(max(checkpoint_steps(tmp_path), default=0))
+        if process.returncode == 0:
+            break
+        assert process.returncode == 75, output
+        assert "error" not in output
+    assert attempt > 1
+    assert steps == sorted(steps)
+    assert json.loads(output.splitlines()[-1])["digest"] == calm["digest"]
+
+
+def checkpoint_steps(folder: Path) -> set[int]:
+    return {int(path.parent.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*/COMPLETE")}
+
+
 def test_gradients_that_are_not_finite_are_skipped_and_counted() -> None:
     found = run("poison", learners=2, steps=9, staleness=1)
     assert found["skipped"] == [0, 3]

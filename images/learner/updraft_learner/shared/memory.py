@@ -15,6 +15,7 @@ What is stored first is seen first, which x86-64 promises; `require_ordered_stor
 | `progress[range]` | the server | 2 x (chunks done) + 1 while the undo copy of the next one is whole |
 | `updates[range]` | the server | how many updates of the optimizer are complete |
 | `stalest[range]` | the server | the most updates that a gradient had missed when it was applied |
+| `limit` | who called `train` | after how many gradients each learner pauses; 0: no pause is wanted |
 
 `learner`, `slot`, `range` and chunk are counted from 0, gradients from 1. Tests subclass Segment to crash in a change.
 """
@@ -94,8 +95,12 @@ class SharedLayout:
         return _LINE * ((1 + 2 * SLOTS + self.ranges) * self.learners + kind * self.ranges + range_)
 
     @property
-    def words(self) -> int:
+    def limit(self) -> int:
         return self._of_range(5, 0)
+
+    @property
+    def words(self) -> int:
+        return self.limit + _LINE
 
     @cached_property
     def chunks(self) -> tuple[tuple[slice, ...], ...]:

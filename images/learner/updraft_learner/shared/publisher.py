@@ -32,7 +32,9 @@ class Publisher:
         return self._memory.load(self._layout.pushed(self._learner))
 
     def may_start(self) -> bool:
-        """Return whether the weights are new enough to compute the next gradient from them."""
+        """Return whether the weights are new enough to compute the next gradient from them, and no pause is wanted."""
+        if 0 < self._memory.load(self._layout.limit) <= self.pushed:
+            return False
         needed = self.pushed - self._ahead
         return needed <= 0 or all(self._memory.least_applied(each) >= needed for each in range(self._layout.learners))
 

@@ -19,6 +19,7 @@ from updraft_learner.shared.errors import (
     TooManyKills,
     TrainingStalled,
 )
+from updraft_learner.shared.keeping import Keeper
 from updraft_learner.shared.learner import NonFinite, SharedLearner, trainable
 from updraft_learner.shared.memory import (
     CHUNK,
@@ -35,6 +36,8 @@ from updraft_learner.shared.publisher import Publisher
 
 if TYPE_CHECKING:
     import torch
+
+    from updraft_learner.checkpoint import Checkpointer
 
 LOOK_SECONDS = 0.1
 MOST_KILLS = 10  # of one process, without a gradient of its own in between
@@ -71,6 +74,7 @@ def train(
     nonfinite: NonFinite = "skip",
     patience_seconds: float = 300.0,
     started: Callable[[dict[str, int]], None] | None = None,
+    checkpoints: Checkpointer | None = None,
     chunk: int = CHUNK,
 ) -> Trained:
     """Train `model` with several processes, and return when all steps are done. The model then has the new weights.
@@ -90,6 +94,8 @@ def train(
             the training.
         patience_seconds: How long a learner may compute, and a server apply, before it counts as stuck.
         started: Called with the process IDs by name each time that a process starts.
+        checkpoints: Saves the training when it is due, and goes on from its newest one, also with other learners. A
+            stop that the platform asks for is obeyed: the process saves and exits. Without it, nothing is saved.
         chunk: Elements that are applied at once, and of which an undo copy is kept.
 
     Raises:
@@ -99,10 +105,12 @@ def train(
         ProgramFailed: the program of a learner raised an exception, or returned before its last step.
         TrainingStalled: a learner pushed nothing, or a server applied nothing, for `patience_seconds`.
         TooManyKills: a process was killed eleven times without a step in between.
+        SystemExit: a stop was asked for, and the checkpoint is complete.
 
     Example:
         model = Net()
-        trained = shared.train(model, learn, steps=1000, learners=4, optimizer=shared.SGD(lr=0.01, momentum=0.9))
+        sgd = shared.SGD(lr=0.01, momentum=0.9)
+        trained = shared.train(model, learn, steps=1000, learners=4, optimizer=sgd, checkpoints=updraft.Checkpointer())
     """
     _check(steps, learners, optimizer, staleness, servers, nonfinite, patience_seconds, chunk)
     parameters = list(trainable(model).values())
@@ -120,17 +128,20 @@ def train(
     descriptor = create(layout)
     try:
         memory = attach(descriptor, layout)
-        _write(memory, parameters)
+        keeper = Keeper(memory, steps, model, parameters, checkpoints)
+        keeper.restore()
+        keeper.write()
         threads = max(1, cores // learners)
         plan = Plan(layout, optimizer, steps, staleness, nonfinite, threads, pickled, program)
-        team = _Team(plan, descriptor, memory, patience_seconds, started)
+        team = _Team(plan, descriptor, memory, keeper, patience_seconds, started)
         began = time.monotonic()
         try:
             team.run()
         finally:
             team.close()
         seconds = time.monotonic() - began
-        _read(memory, parameters)
+        keeper.read()
+        keeper.save(steps, block=True)
         return Trained(
             steps=steps,
             skipped=tuple(memory.skipped(each) for each in range(learners)),
@@ -150,10 +161,11 @@ class _Team:
         plan: Plan,
         descriptor: int,
         memory: Segment,
+        keeper: Keeper,
         patience_seconds: float,
         started: Callable[[dict[str, int]], None] | None,
     ) -> None:
-        self._plan, self._descriptor, self._memory = plan, descriptor, memory
+        self._plan, self._descriptor, self._memory, self._keeper = plan, descriptor, memory, keeper
         self._patience = patience_seconds
         self._started = started
         self._parts: dict[tuple[bool, int], Part] = {}
@@ -169,6 +181,7 @@ class _Team:
                 self._start((server, number))
         while self._parts:
             wait([part.process.sentinel for part in self._parts.values()], timeout=LOOK_SECONDS)
+            self._keeper.look()
             for who, part in list(self._parts.items()):
                 self._look(who)
                 if part.process.exitcode is not None:
@@ -273,21 +286,3 @@ def _check(
         raise InvalidSetting(f"nonfinite is {nonfinite!r}; give 'skip' or 'refuse'")
     if not patience_seconds > 0:
         raise InvalidSetting(f"patience_seconds is {patience_seconds!r}; give a number above 0")
-
-
-def _write(memory: Segment, parameters: list[torch.nn.Parameter]) -> None:
-    place = 0
-    for each in parameters:
-        memory.weights[place : place + each.numel()] = each.detach().numpy().reshape(-1)
-        place += each.numel()
-
-
-def _read(memory: Segment, parameters: list[torch.nn.Parameter]) -> None:
-    import torch
-
-    place = 0
-    with torch.no_grad():
-        for each in parameters:
-            values = torch.from_numpy(memory.weights[place : place + each.numel()].copy())
-            each.copy_(values.view(each.shape))
-            place += each.numel()
