@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
 from updraft.exceptions import UpdraftError
-from updraft.lifecycle.workflow import tenant_of_dag
+from updraft.lifecycle.workflow import PLATFORM_DAGS, tenant_of_dag
 from updraft.services import platform_services
 
 ADMIN = "ADMIN"  # Airflow's role
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class TenantAuthManager(SimpleAuthManager):
-    """Airflow's simple auth manager, where a user's rights on the DAGs of a tenant end if the user is not of it.
+    """Airflow's simple auth manager, where a user's rights on the DAGs of a tenant end if the user is not of it. The
+    platform's own DAGs, whose runs are about the jobs of all tenants, are for users of all of them.
 
     `Tenancy.allows` says who is: `people` and `administrators` of the file of tenants. Users with Airflow's role
     `admin` keep all rights. Set it as `core.auth_manager`; the embedded platform does.
@@ -37,14 +38,20 @@ class TenantAuthManager(SimpleAuthManager):
         allowed: bool = super().is_authorized_dag(
             method=method, user=user, access_entity=access_entity, details=details
         )
-        tenant = tenant_of_dag(details.id) if details is not None and details.id else None
-        return allowed and (tenant is None or str(user.role).upper() == ADMIN or _belongs(user, tenant))
+        if not allowed or details is None or not details.id or str(user.role).upper() == ADMIN:
+            return allowed
+        if details.id in PLATFORM_DAGS:
+            return _belongs(user, None)
+        tenant = tenant_of_dag(details.id)
+        return tenant is None or _belongs(user, tenant)
 
 
-def _belongs(user: Any, tenant: str) -> bool:
-    """Return whether the user is of the tenant. While no file of tenants was ever right, nobody is."""
+def _belongs(user: Any, tenant: str | None) -> bool:
+    """Return whether the user is of the tenant; None: of all tenants. While no file of tenants was ever right, nobody
+    is."""
     try:
         tenancy = platform_services().tenancy()
     except UpdraftError:
         return False
-    return tenancy.allows(user.get_name(), tenant, getattr(user, "teams", None) or ())
+    wanted = tenancy.names if tenant is None else (tenant,)
+    return all(tenancy.allows(user.get_name(), each, getattr(user, "teams", None) or ()) for each in wanted)

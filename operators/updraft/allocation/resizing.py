@@ -217,11 +217,15 @@ class _Sizes:
         if each.before == 0:
             return f"starts with {each.after.learners} learners{batch}: the devices are free"
         if each.after.learners < was and self._coming:
-            names = ", ".join(request.job_id for request in self._coming[:3])
+            names = ", ".join(self._named(request, self._held[each.job_id]) for request in self._coming[:3])
             return f"resized from {was} to {each.after.learners} learners{batch}: makes room for {names}"
         before, after = each.speedup
         faster = f", expected to be {after / before:.2f} times as fast" if before else ""
         return f"resized from {was} to {each.after.learners} learners{batch}: {each.reason}{faster}"
+
+    def _named(self, other: GangRequest, to: GangRequest) -> str:
+        """Return the name of a job for the users of another one, who may not know the jobs of other tenants."""
+        return other.job_id if other.tenant == to.tenant else f"a job of tenant {other.tenant}"
 
 
 def _kind(request: GangRequest) -> str:

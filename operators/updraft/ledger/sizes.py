@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from updraft.allocation import Elasticity
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import Analysis
+from updraft.ledger.records import Analysis, Job
 from updraft.ledger.tables import analyses, attempts, exchanges, grants, jobs, speeds
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import TRAIN_ROLE
@@ -77,7 +77,7 @@ def measured_of(connection: Connection, tenant: str, name: str, now: datetime) -
         [row.pause for row in rows if row.pause is not None],
         found,
         noise,
-        _exchanges(connection) if found.gradient_bytes is not None else {},
+        _exchanges(connection, tenant) if found.gradient_bytes is not None else {},
         _refused(connection, tenant, name, now - REFUSED_FOR),
     )
 
@@ -97,9 +97,9 @@ def _refused(connection: Connection, tenant: str, name: str, since: datetime) ->
 def note_analysis(connection: Connection, job_id: str, learners: int, found: Analysis, now: datetime) -> bool:
     """Record what a job has measured of its own scaling; what it does not say again stays. Returns whether it is new.
 
-    The exchange of gradients is measured once for each kind of device and number of learners.
+    The exchange of gradients is measured once for each tenant, kind of device and number of learners.
     """
-    job_rows.get(connection, job_id, lock=True)  # one writer at a time
+    job = job_rows.get(connection, job_id, lock=True)  # one writer at a time
     row = connection.execute(select(analyses).where(analyses.c.job_id == job_id)).one_or_none()
     known = Analysis() if row is None else _analysis(row)
     merged = Analysis(
@@ -120,20 +120,22 @@ def note_analysis(connection: Connection, job_id: str, learners: int, found: Ana
             connection.execute(insert(analyses).values(job_id=job_id, **values))
         else:
             connection.execute(update(analyses).where(analyses.c.job_id == job_id).values(**values))
-    exchanged = bool(found.exchange) and _note_exchange(connection, job_id, learners, found, now)
+    exchanged = bool(found.exchange) and _note_exchange(connection, job, learners, found, now)
     return exchanged or replace(merged, noise=None) != replace(known, noise=None)
 
 
-def _note_exchange(connection: Connection, job_id: str, learners: int, found: Analysis, now: datetime) -> bool:
-    grant = connection.execute(select(grants).where(grants.c.job_id == job_id)).one_or_none()
+def _note_exchange(connection: Connection, job: Job, learners: int, found: Analysis, now: datetime) -> bool:
+    grant = connection.execute(select(grants).where(grants.c.job_id == job.id)).one_or_none()
     if grant is None or learners < 2:
         return False
     kind = kind_of(grant)
-    mine = (exchanges.c.kind == kind) & (exchanges.c.learners == learners)
+    of_tenant = exchanges.c.tenant == job.tenant
+    mine = of_tenant & (exchanges.c.kind == kind) & (exchanges.c.learners == learners)
     if connection.execute(select(exchanges.c.kind).where(mine)).first() is not None:
         return False
     pairs = [list(pair) for pair in found.exchange]
-    connection.execute(insert(exchanges).values(kind=kind, learners=learners, measured=pairs, job_id=job_id, at=now))
+    values = {"tenant": job.tenant, "kind": kind, "learners": learners, "measured": pairs, "job_id": job.id, "at": now}
+    connection.execute(insert(exchanges).values(**values))
     return True
 
 
@@ -166,9 +168,9 @@ def _analysis(row: Row[Any]) -> Analysis:
     return Analysis(timings, row.gradient_bytes, row.noise, row.follows_batch)
 
 
-def _exchanges(connection: Connection) -> dict[str, list[tuple[int, float, float]]]:
+def _exchanges(connection: Connection, tenant: str) -> dict[str, list[tuple[int, float, float]]]:
     found: dict[str, list[tuple[int, float, float]]] = {}
-    for row in connection.execute(select(exchanges)):
+    for row in connection.execute(select(exchanges).where(exchanges.c.tenant == tenant)):
         found.setdefault(row.kind, []).extend((row.learners, float(n), float(seconds)) for n, seconds in row.measured)
     return found
 

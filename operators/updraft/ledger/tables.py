@@ -189,10 +189,12 @@ analyses = Table(
     Index(None, "at"),
 )
 
-# How long learners with a kind of device take to exchange gradients; what was measured first stays.
+# How long a tenant's learners with a kind of device take to exchange gradients; what was measured first stays. Each
+# tenant measures by itself: its programs say what they like.
 exchanges = Table(
     "exchanges",
     metadata,
+    Column("tenant", String(ID_LENGTH), primary_key=True),
     Column("kind", String(WORD_LENGTH), primary_key=True),  # the accelerator, or "cpu"
     Column("learners", Integer, primary_key=True, autoincrement=False),
     Column("measured", JSON, nullable=False),  # [bytes, seconds] of each size

@@ -14,6 +14,7 @@ RESUME_DAG = "resume_job"
 CANCEL_DAG = "cancel_job"
 REAPER_DAG = "reaper"
 SIZES_DAG = "elastic_sizes"
+PLATFORM_DAGS = frozenset({REAPER_DAG, SIZES_DAG})  # whose runs are about the jobs of all tenants
 JOB_TAG = "job"  # Airflow's tag of DAGs made from manifests in jobs/
 
 # Roles. The learner's package also needs the first three.

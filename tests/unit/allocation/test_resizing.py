@@ -291,3 +291,10 @@ def test_a_written_state_gives_the_same_sizes() -> None:
 def test_sizes_that_cannot_be_are_refused(wrong: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         ElasticDocument.model_validate(wrong)
+
+
+def test_a_job_of_another_tenant_is_not_named() -> None:
+    found = plan([request("secret-project", 4, tenant="vision")], [runs(elastic("a"), 8)])
+    [resized] = found.resized
+    assert "makes room for a job of tenant vision" in resized.reason
+    assert "secret" not in resized.reason

@@ -114,7 +114,9 @@ def test_whoever_is_not_of_a_tenant_has_no_right_on_its_dags(
             for method in ("GET", "POST"):
                 may_all = role == "admin"
                 assert may(method, tenant_dag(plain, tenant)) is (tenant in dags or may_all)
-    assert may("GET", "reaper") is may("GET", None) is (role is not None)
+    assert may("GET", None) is may("GET", "own.dag") is (role is not None)
+    for platform in ("reaper", "elastic_sizes"):  # they tell of the jobs of all tenants
+        assert may("GET", platform) is (role == "admin" or dags == {"default", "vision", "speech"})
 
 
 def test_nobody_is_of_a_tenant_while_the_file_was_never_right(rules: Path) -> None:

@@ -230,6 +230,16 @@ def test_the_exchange_of_gradients_is_measured_once(ledger: Ledger) -> None:
     assert ledger.queue.sizes("a").rows == before
 
 
+def test_a_tenant_cannot_spoil_what_another_one_measures(ledger: Ledger) -> None:
+    add_job(ledger, "theirs", tenant="vision")
+    sizes = Elasticity(LIMITS, Curve(curve_points(LIMITS, ())))
+    ledger.queue.enqueue("theirs", GangRequest("theirs", 1, 1, 256, 1, None, NOON, elastic=sizes))
+    ledger.queue.note_analysis("theirs", 2, Analysis(exchange=((1e6, 1e9),)))
+    running(ledger, "a", 2)
+    ledger.queue.note_analysis("a", 2, Analysis(((32, 0.1), (64, 0.2)), 1e6, exchange=((1e4, 1e-3), (1e6, 1e-2))))
+    assert ledger.queue.sizes("a").rows[1].speedup > 1.5
+
+
 def test_the_noise_of_gradients_is_shown_and_keeps_batches_small(ledger: Ledger) -> None:
     running(ledger, "a", 2)
     ledger.queue.note_speed("a", 1, Report(2, 64, 0.25), 100, NOON)

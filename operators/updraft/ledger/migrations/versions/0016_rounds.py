@@ -32,12 +32,13 @@ def upgrade() -> None:
     op.create_index("ix_analyses_at", "analyses", ["at"])
     op.create_table(
         "exchanges",
+        sa.Column("tenant", sa.String(ID_LENGTH), nullable=False),
         sa.Column("kind", sa.String(WORD_LENGTH), nullable=False),
         sa.Column("learners", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("measured", sa.JSON, nullable=False),
         _job("exchanges"),
         sa.Column("at", UtcDateTime, nullable=False),
-        sa.PrimaryKeyConstraint("kind", "learners", name="pk_exchanges"),
+        sa.PrimaryKeyConstraint("tenant", "kind", "learners", name="pk_exchanges"),
     )
     op.create_table(
         "resizes",
