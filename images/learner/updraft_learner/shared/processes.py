@@ -31,7 +31,7 @@ Program = Callable[[SharedLearner], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What each process must know; `model` is pickled."""
 
     layout: SharedLayout
@@ -44,7 +44,7 @@ class Plan:
     program: Program
 
 
-class Part:
+class ChildProcess:
     """A process that plays a part, and the text of the exception that ended it.
 
     Args:
@@ -54,7 +54,7 @@ class Part:
         number: Which one, from 0.
     """
 
-    def __init__(self, plan: Plan, descriptor: int, *, server: bool, number: int) -> None:
+    def __init__(self, plan: TrainingPlan, descriptor: int, *, server: bool, number: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", __name__])
         self.problems, theirs = context.Pipe(duplex=False)
@@ -97,7 +97,7 @@ def _received(passed: Any) -> int:
     return int(passed.detach())
 
 
-def _main(descriptor: int, problems: Connection, plan: Plan, server: bool, number: int) -> None:
+def _main(descriptor: int, problems: Connection, plan: TrainingPlan, server: bool, number: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, number + (plan.layout.learners if server else 0))
     memory = attach(descriptor, plan.layout)
@@ -122,7 +122,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def serve(memory: Segment, plan: Plan, number: int) -> None:
+def serve(memory: Segment, plan: TrainingPlan, number: int) -> None:
     """Apply what learners push until all gradients of all learners are applied."""
     server = RangeServer(memory, number, plan.optimizer, synchronous=plan.staleness is None)
     server.recover()
@@ -135,7 +135,7 @@ def serve(memory: Segment, plan: Plan, number: int) -> None:
         wait_until(server.turn)
 
 
-def _learn(memory: Segment, plan: Plan, number: int) -> None:
+def _learn(memory: Segment, plan: TrainingPlan, number: int) -> None:
     import torch
 
     torch.set_num_threads(plan.threads)

@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from updraft_learner.shared.checkpointing import CheckpointManager
 from updraft_learner.shared.errors import (
     InvalidSetting,
     InvalidSharedModel,
@@ -19,7 +20,6 @@ from updraft_learner.shared.errors import (
     TooManyKills,
     TrainingStalled,
 )
-from updraft_learner.shared.keeping import Keeper
 from updraft_learner.shared.learner import NonFinite, SharedLearner, trainable
 from updraft_learner.shared.memory import (
     CHUNK,
@@ -31,7 +31,7 @@ from updraft_learner.shared.memory import (
     require_ordered_stores,
 )
 from updraft_learner.shared.optimizers import SGD, Adam
-from updraft_learner.shared.processes import Part, Plan, name_of
+from updraft_learner.shared.processes import ChildProcess, TrainingPlan, name_of
 from updraft_learner.shared.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -128,20 +128,20 @@ def train(
     descriptor = create(layout)
     try:
         memory = attach(descriptor, layout)
-        keeper = Keeper(memory, steps, model, parameters, checkpoints)
-        keeper.restore()
-        keeper.write()
+        manager = CheckpointManager(memory, steps, model, parameters, checkpoints)
+        manager.restore()
+        manager.write()
         threads = max(1, cores // learners)
-        plan = Plan(layout, optimizer, steps, staleness, nonfinite, threads, pickled, program)
-        team = _Team(plan, descriptor, memory, keeper, patience_seconds, started)
+        plan = TrainingPlan(layout, optimizer, steps, staleness, nonfinite, threads, pickled, program)
+        team = _Team(plan, descriptor, memory, manager, patience_seconds, started)
         began = time.monotonic()
         try:
             team.run()
         finally:
             team.close()
         seconds = time.monotonic() - began
-        keeper.read()
-        keeper.save(steps, block=True)
+        manager.read()
+        manager.save(steps, block=True)
         return Trained(
             steps=steps,
             skipped=tuple(memory.skipped(each) for each in range(learners)),
@@ -158,17 +158,17 @@ class _Team:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: TrainingPlan,
         descriptor: int,
         memory: Segment,
-        keeper: Keeper,
+        manager: CheckpointManager,
         patience_seconds: float,
         started: Callable[[dict[str, int]], None] | None,
     ) -> None:
-        self._plan, self._descriptor, self._memory, self._keeper = plan, descriptor, memory, keeper
+        self._plan, self._descriptor, self._memory, self._manager = plan, descriptor, memory, manager
         self._patience = patience_seconds
         self._started = started
-        self._parts: dict[tuple[bool, int], Part] = {}
+        self._parts: dict[tuple[bool, int], ChildProcess] = {}
         self._kills: dict[tuple[bool, int], int] = {}
         self._done: dict[tuple[bool, int], int] = {}
         self._moved: dict[tuple[bool, int], float] = {}
@@ -181,7 +181,7 @@ class _Team:
                 self._start((server, number))
         while self._parts:
             wait([part.process.sentinel for part in self._parts.values()], timeout=LOOK_SECONDS)
-            self._keeper.look()
+            self._manager.look()
             for who, part in list(self._parts.items()):
                 self._look(who)
                 if part.process.exitcode is not None:
@@ -192,7 +192,7 @@ class _Team:
             part.close()
 
     def _start(self, who: tuple[bool, int]) -> None:
-        self._parts[who] = Part(self._plan, self._descriptor, server=who[0], number=who[1])
+        self._parts[who] = ChildProcess(self._plan, self._descriptor, server=who[0], number=who[1])
         self._moved[who] = time.monotonic()
         if self._started is not None:
             self._started({name_of(*who): part.process.pid or 0 for who, part in self._parts.items()})
@@ -224,7 +224,7 @@ class _Team:
                 f"{done}{'' if server else f' of {self._plan.steps}'}; raise patience_seconds if a step takes that long"
             )
 
-    def _ended(self, who: tuple[bool, int], part: Part) -> None:
+    def _ended(self, who: tuple[bool, int], part: ChildProcess) -> None:
         server, number = who
         problem, code = part.problem(), part.process.exitcode
         del self._parts[who]

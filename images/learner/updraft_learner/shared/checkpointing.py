@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 2.0
 
 
-class Keeper:
+class CheckpointManager:
     """What the process that called `train` does for checkpoints, stops and progress; `look` is called again and again.
 
     Args:
