@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.turn(1), pytest.mark.timeout(900)]
 JOBS = REPOSITORY / "jobs"
 GPUS = 4
 EPOCHS = 200
-SAMPLES = 230_000
+SAMPLES = 300_000
 
 
 @pytest.fixture(scope="module")
