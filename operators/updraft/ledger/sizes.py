@@ -222,7 +222,7 @@ def remarks(row: Row[Any], known: Measured) -> list[str]:
             f"The cluster had no room for {known.refused} learners that the planner had granted, so that many are not "
             f"tried again for {REFUSED_FOR.total_seconds() / 60:.0f} minutes. `updraft attempts` says what had no room."
         )
-    if not known.reports:
+    if not known.reports and not known.analysis.timings:
         found.append(
             "No job of this series has reported the time of its steps yet, so it is expected to scale perfectly. Log a "
             "metric with each step (log_metrics)."

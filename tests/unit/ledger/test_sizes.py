@@ -280,6 +280,8 @@ def test_a_job_that_reports_nothing_is_told_how_to(ledger: Ledger) -> None:
     waiting(ledger, "a")
     (remark,) = ledger.queue.sizes("a").remarks
     assert "log_metrics" in remark
+    ledger.queue.note_analysis("a", 1, Analysis(((32, 0.1), (64, 0.2))))
+    assert ledger.queue.sizes("a").remarks == []
 
 
 @pytest.mark.parametrize("label", ["pod.no_room", "quota.exceeded"])
