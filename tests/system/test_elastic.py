@@ -91,7 +91,7 @@ def reported(answer: dict[str, Any]) -> int:
 def test_a_model_trained_with_changing_sizes_is_as_good(stack: Stack, tmp_path: Path) -> None:
     """The example, with real PyTorch and real samples: once while its size changes, once with a fixed size."""
     raw: dict[str, Any] = yaml.safe_load((JOBS / "digits-elastic" / "manifest.yaml").read_text())
-    raw["resources"] = {"cpus": 0.4, "memory": "1GiB"}
+    raw["resources"] = {"cpus": 0.4, "memory": "1536MiB"}
     raw["params"]["epochs"] = EPOCHS
     fixed = {**raw, "name": "digits-fixed"}
     del fixed["elastic"], fixed["export"]
