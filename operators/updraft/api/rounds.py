@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
 
 from updraft.api.reading import JobReader
@@ -23,17 +24,4 @@ def listed(reader: JobReader) -> RoundList:
 
 
 def _change(row: ResizeRow) -> SizeChange:
-    return SizeChange(
-        job=row.job_id,
-        name=row.name,
-        tenant=row.tenant,
-        before=row.before,
-        before_batch=row.before_batch,
-        after=row.after,
-        after_batch=row.after_batch,
-        reason=row.reason,
-        expected=row.expected,
-        gained=row.gained,
-        pause_seconds=row.pause_seconds,
-        waits=not row.closed,
-    )
+    return SizeChange(**asdict(row), job=row.job_id, waits=not row.closed)
