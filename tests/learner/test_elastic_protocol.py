@@ -10,11 +10,11 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from updraft_learner.elastic.deck import DataCursor, Deck, share
-from updraft_learner.elastic.roster import NO_STATE, Generation, Message, Peer, Roster, Sent
-from updraft_learner.elastic.seat import Seat
+from updraft_learner.elastic.member_state import MemberState
+from updraft_learner.elastic.membership import NO_STATE, Generation, MembershipCoordinator, Message, Peer, Sent
+from updraft_learner.elastic.sample_order import DataCursor, SampleOrder, share
 
-DECK = Deck(length=7, batch=3, epochs=4, seed=5)
+ORDER = SampleOrder(length=7, batch=3, epochs=4, seed=5)
 STEPS = 12
 ENDED = ("fenced", "unneeded", "finished", "left", "dead")
 
@@ -29,18 +29,18 @@ ENDED = ("fenced", "unneeded", "finished", "left", "dead")
 def test_each_sample_is_drawn_once_per_epoch(
     length: int, batch: int, epochs: int, learners: list[int], seed: int
 ) -> None:
-    deck, cursor = Deck(length, batch, epochs, seed), DataCursor()
+    order, cursor = SampleOrder(length, batch, epochs, seed), DataCursor()
     used: dict[int, Counter[int]] = defaultdict(Counter)
     step = 0
-    while not deck.finished(cursor):
+    while not order.finished(cursor):
         number = learners[step % len(learners)]
-        parts = [share(deck.draw(cursor), rank, number) for rank in range(number)]
-        assert sum(parts, ()) == deck.draw(cursor)
+        parts = [share(order.draw(cursor), rank, number) for rank in range(number)]
+        assert sum(parts, ()) == order.draw(cursor)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
         assert parts[0]
         used[cursor.epoch].update(sum(parts, ()))
-        cursor, step = deck.after(cursor), step + 1
-    assert deck.draw(cursor) == ()
+        cursor, step = order.after(cursor), step + 1
+    assert order.draw(cursor) == ()
     assert used == {epoch: Counter(range(length)) for epoch in range(epochs)}
 
 
@@ -48,7 +48,7 @@ class Learner:
     """What `training.Training` does, without PyTorch. Its state is its history: the generation of each step."""
 
     def __init__(self, name: str) -> None:
-        self.seat = Seat(Peer(name, "host", 1))
+        self.member = MemberState(Peer(name, "host", 1))
         self.phase = "joining"
         self.history: tuple[int, ...] = ()
         self.plan: Generation | None = None  # that it forms
@@ -56,7 +56,7 @@ class Learner:
 
     @property
     def name(self) -> str:
-        return self.seat.me.name
+        return self.member.me.name
 
     @property
     def ended(self) -> bool:
@@ -70,8 +70,8 @@ class Network(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.tokens = 0
-        self.roster = self.coordinator(None)
-        self.saved = self.roster.saved()
+        self.membership = self.coordinator(None)
+        self.saved = self.membership.saved()
         self.learners: dict[str, Learner] = {}
         self.up: dict[str, deque[Message]] = {}  # to the coordinator, of those that are connected
         self.down: dict[str, deque[Message]] = {}
@@ -79,11 +79,11 @@ class Network(RuleBasedStateMachine):
         self.offered_state: dict[int, tuple[int, ...]] = {}
         self.contributed: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
 
-    def coordinator(self, saved: Any) -> Roster:
-        return Roster(2, hang_seconds=10, settle_seconds=2, saved=saved, token=lambda: "t")
+    def coordinator(self, saved: Any) -> MembershipCoordinator:
+        return MembershipCoordinator(2, hang_seconds=10, settle_seconds=2, saved=saved, token=lambda: "t")
 
     def route(self, sent: Sent) -> None:
-        self.saved = self.roster.saved()
+        self.saved = self.membership.saved()
         for name, message in sent:
             if name in self.down:
                 self.down[name].append(message)
@@ -95,46 +95,48 @@ class Network(RuleBasedStateMachine):
     # What a learner can do next, as `training.Training` does it.
 
     def actions(self, learner: Learner) -> list[str]:
-        seat, phase = learner.seat, learner.phase
+        member, phase = learner.member, learner.phase
         if learner.stopped or learner.ended:
             return []
         if phase == "joining":
-            if seat.fenced or seat.finished or seat.must_report():
-                return ["fenced" if seat.fenced else "unneeded" if seat.finished else "report"]
-            offered = seat.offered()
-            plan = seat.target or (offered if offered and offered.leader in self.entered[offered.generation] else None)
+            if member.fenced or member.finished or member.must_report():
+                return ["fenced" if member.fenced else "unneeded" if member.finished else "report"]
+            offered = member.offered()
+            plan = member.target or (
+                offered if offered and offered.leader in self.entered[offered.generation] else None
+            )
             return ["enter"] if plan else []
         if phase == "recovering":
-            if seat.target:
+            if member.target:
                 return ["enter"]
-            return ["left"] if seat.left else ["fenced"] if seat.fenced else ["unneeded"] if seat.finished else []
+            return ["left"] if member.left else ["fenced"] if member.fenced else ["unneeded"] if member.finished else []
         if phase == "farewell":
-            if seat.left or seat.fenced:
+            if member.left or member.fenced:
                 return ["left"]
-            return ["report"] if seat.is_broken() else ["left"]
+            return ["report"] if member.is_broken() else ["left"]
         if phase == "forming":
             assert learner.plan
             found = ["report"] if self.hopeless(learner, learner.plan) else []
             if self.entered[learner.plan.generation] >= set(learner.plan.names) and self.has_source(learner):
                 found.append("form")
             return found
-        assert seat.plan
-        key = (seat.generation, self.next_step(learner))
+        assert member.plan
+        key = (member.generation, self.next_step(learner))
         if learner.name not in self.contributed[key]:
-            return ["report"] if seat.is_broken() else ["contribute"]
-        found = ["report"] if self.hopeless(learner, seat.plan) else []
-        if set(self.contributed[key]) == set(seat.plan.names):
+            return ["report"] if member.is_broken() else ["contribute"]
+        found = ["report"] if self.hopeless(learner, member.plan) else []
+        if set(self.contributed[key]) == set(member.plan.names):
             found.append("complete")
         return found
 
     def next_step(self, learner: Learner) -> int:
-        return learner.seat.step + 1
+        return learner.member.step + 1
 
     def hopeless(self, learner: Learner, plan: Generation) -> bool:
         """Whether a learner may notice that this generation is broken."""
         others = [self.learners[name] for name in plan.names if name != learner.name]
-        return learner.seat.is_broken() or any(
-            each.stopped or each.ended or each.seat.broken >= plan.generation for each in others
+        return learner.member.is_broken() or any(
+            each.stopped or each.ended or each.member.broken >= plan.generation for each in others
         )
 
     def has_source(self, learner: Learner) -> bool:
@@ -144,59 +146,59 @@ class Network(RuleBasedStateMachine):
         return not copied or learner.name == plan.holders[0] or plan.generation in self.offered_state
 
     def act(self, learner: Learner, action: str) -> None:
-        seat = learner.seat
+        member = learner.member
         if action in ENDED:
             learner.phase = action
             self.disconnect(learner.name)
         elif action == "report":
             learner.phase = "recovering"
-            if not seat.finished:
-                self.say(learner, seat.report(0.0))
+            if not member.finished:
+                self.say(learner, member.report(0.0))
         elif action == "enter":
-            learner.plan = seat.target or seat.offered()
+            learner.plan = member.target or member.offered()
             self.enter(learner)
         elif action == "form":
             self.form(learner)
         elif action == "contribute":
-            self.contributed[seat.generation, self.next_step(learner)][learner.name] = seat.flag()
+            self.contributed[member.generation, self.next_step(learner)][learner.name] = member.flag()
         elif action == "complete":
             self.complete(learner)
 
     def enter(self, learner: Learner) -> None:
         assert learner.plan
-        learner.seat.trying(learner.plan)
+        learner.member.trying(learner.plan)
         learner.phase = "forming"
         self.entered[learner.plan.generation].add(learner.name)
 
     def form(self, learner: Learner) -> None:
-        plan, seat = learner.plan, learner.seat
+        plan, member = learner.plan, learner.member
         assert plan
         if len(plan.holders) < len(plan.members):
             if learner.name == plan.holders[0]:
                 self.offered_state[plan.generation] = learner.history
             elif learner.name not in plan.holders:
                 learner.history = self.offered_state[plan.generation]
-        seat.step = len(learner.history)
-        self.say(learner, seat.formed(plan, seat.step))
+        member.step = len(learner.history)
+        self.say(learner, member.formed(plan, member.step))
         learner.phase, learner.plan = "training", None
 
     def complete(self, learner: Learner) -> None:
-        seat = learner.seat
-        flags = self.contributed[seat.generation, self.next_step(learner)]
-        if seat.fenced:
+        member = learner.member
+        flags = self.contributed[member.generation, self.next_step(learner)]
+        if member.fenced:
             return self.act(learner, "fenced")
-        if seat.step == STEPS:  # it was the exchange at the end
+        if member.step == STEPS:  # it was the exchange at the end
             self.say(learner, {"type": "done"})
             if learner.name in self.up:  # the link says what is still to be said
                 while self.up[learner.name]:
                     self.to_coordinator(learner.name)
             return self.act(learner, "finished")
-        learner.history += (seat.generation,)
-        seat.step += 1
-        plan = seat.agreed(sum(flags.values()))
+        learner.history += (member.generation,)
+        member.step += 1
+        plan = member.agreed(sum(flags.values()))
         if plan is None:
             return None
-        if seat.me.name in plan.names:
+        if member.me.name in plan.names:
             learner.plan = plan
             return self.enter(learner)
         learner.phase = "farewell"
@@ -287,42 +289,42 @@ class Network(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: Any) -> None:
         learner = self.some(data, self.living())
-        learner.seat.leaving = True
+        learner.member.leaving = True
         self.say(learner, {"type": "leave"})
 
     @precondition(lambda self: self.living())
     @rule(data=st.data())
     def remove(self, data: Any) -> None:
-        self.route(self.roster.remove(self.some(data, self.living()).name)[1])
+        self.route(self.membership.remove(self.some(data, self.living()).name)[1])
 
     @rule(seconds=st.sampled_from([1, 3, 11]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.route(self.roster.tick(self.now))
+        self.route(self.membership.tick(self.now))
 
     @rule()
     def restart_coordinator(self) -> None:
         self.up.clear()
         self.down.clear()
-        self.roster = self.coordinator(self.saved)
+        self.membership = self.coordinator(self.saved)
 
     def connect(self, name: str) -> None:
-        self.up[name], self.down[name] = deque([self.learners[name].seat.hello()]), deque()
+        self.up[name], self.down[name] = deque([self.learners[name].member.hello()]), deque()
 
     def disconnect(self, name: str) -> None:
         if name in self.up:
             del self.up[name], self.down[name]
-            self.route(self.roster.gone(name, self.now))
+            self.route(self.membership.gone(name, self.now))
 
     def hears(self, name: str) -> bool:
         return not self.learners[name].stopped
 
     def to_coordinator(self, name: str) -> None:
-        self.route(self.roster.receive(name, self.up[name].popleft(), self.now))
+        self.route(self.membership.receive(name, self.up[name].popleft(), self.now))
 
     def to_learner(self, name: str) -> None:
         if self.hears(name):
-            for answer in self.learners[name].seat.receive(self.down[name].popleft()):
+            for answer in self.learners[name].member.receive(self.down[name].popleft()):
                 self.say(self.learners[name], answer)
 
     # What must hold.
@@ -330,13 +332,13 @@ class Network(RuleBasedStateMachine):
     @invariant()
     def there_is_one_chain(self) -> None:
         """Whoever may still decide how the training goes on has the same steps, but for one at most."""
-        eligible = {each.name for each in self.roster._eligible()}
-        if self.roster.offer and self.roster.offer.decided:  # who leaves alone decides nothing any more
-            eligible &= set(self.roster.offer.plan.names)
+        eligible = {each.name for each in self.membership._eligible()}
+        if self.membership.offer and self.membership.offer.decided:  # who leaves alone decides nothing any more
+            eligible &= set(self.membership.offer.plan.names)
         states = [
             each.history
             for each in self.learners.values()
-            if each.name in eligible and not each.ended and each.seat.step != NO_STATE and not each.seat.fenced
+            if each.name in eligible and not each.ended and each.member.step != NO_STATE and not each.member.fenced
         ]
         for one in states:
             for other in states:
@@ -357,14 +359,14 @@ class Network(RuleBasedStateMachine):
         holders = [
             each
             for each in self.learners.values()
-            if not each.ended and each.seat.step != NO_STATE and not each.seat.fenced
+            if not each.ended and each.member.step != NO_STATE and not each.member.fenced
         ]
         for _ in range(200):
             for name in self.living():
                 if name not in self.up:
                     self.connect(name)
             self.now += 0.5
-            self.route(self.roster.tick(self.now))
+            self.route(self.membership.tick(self.now))
             self.deliver_all()
             for name in self.living():
                 if found := self.actions(self.learners[name]):
@@ -372,16 +374,22 @@ class Network(RuleBasedStateMachine):
         self.there_is_one_chain()
         self.who_finished_has_the_whole_training()
         phases = Counter(each.phase for each in self.learners.values())
-        if self.roster.lost or any(each.phase == "finished" for each in self.learners.values()):
+        if self.membership.lost or any(each.phase == "finished" for each in self.learners.values()):
             # The coordinator may have been away at the end: then newcomers wait until the platform ends them.
             waits = [self.learners[name] for name in self.living()]
-            assert self.roster.lost or not any(self.roster.finished or each.seat.step >= 0 for each in waits), phases
-        elif self.roster.plan is not None:
+            assert self.membership.lost or not any(
+                self.membership.finished or each.member.step >= 0 for each in waits
+            ), phases
+        elif self.membership.plan is not None:
             # Nobody has the state: the platform notices, since all learners that had it are dead.
-            decided = self.roster.offer.plan.names if self.roster.offer and self.roster.offer.decided else ()
+            decided = (
+                self.membership.offer.plan.names if self.membership.offer and self.membership.offer.decided else ()
+            )
             only_leavers = decided and all(self.learners[name].ended for name in decided)
             assert only_leavers or not [each.name for each in holders if not each.ended], phases
-            assert self.roster.begun or all(self.learners[name].ended for name in self.roster.plan.names), phases
+            assert self.membership.begun or all(self.learners[name].ended for name in self.membership.plan.names), (
+                phases
+            )
 
 
 TestProtocol = Network.TestCase

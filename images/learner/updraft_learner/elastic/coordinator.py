@@ -1,6 +1,6 @@
 """The coordinator of one elastic job, a process of its own: `python -m updraft_learner.elastic.coordinator`.
 
-It puts `roster` on a TCP port: one JSON object per line. Losing it delays resizes, not training: learners exchange
+It puts `membership` on a TCP port: one JSON object per line. Losing it delays resizes, not training: learners exchange
 gradients among themselves, and connect again when it is back. Its state file must outlive it.
 
 A person or the platform asks with `request(address, {"type": "status"})` and `{"type": "remove", "member": NAME}`.
@@ -16,7 +16,7 @@ import socket
 import time
 from pathlib import Path
 
-from updraft_learner.elastic.roster import Message, Roster, Sent
+from updraft_learner.elastic.membership import MembershipCoordinator, Message, Sent
 
 TICK_SECONDS = 0.05
 
@@ -37,13 +37,13 @@ class Coordinator:
     """Serves one job.
 
     Args:
-        roster: Its state.
+        membership: Its state.
         file: Where that is kept.
     """
 
-    def __init__(self, roster: Roster, file: Path) -> None:
-        self._roster, self._file = roster, file
-        self._kept = json.dumps(roster.saved())
+    def __init__(self, membership: MembershipCoordinator, file: Path) -> None:
+        self._membership, self._file = membership, file
+        self._kept = json.dumps(membership.saved())
         self._writers: dict[str, asyncio.StreamWriter] = {}
 
     async def serve(self, host: str, port: int) -> None:
@@ -51,7 +51,7 @@ class Coordinator:
         print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._send(self._roster.tick(time.monotonic()))
+            self._send(self._membership.tick(time.monotonic()))
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name = ""
@@ -66,26 +66,26 @@ class Coordinator:
                     continue
                 if self._writers.get(name) is not writer:
                     return
-                self._send(self._roster.receive(name, message, time.monotonic()))
+                self._send(self._membership.receive(name, message, time.monotonic()))
         except (OSError, ValueError, KeyError, TypeError) as exc:
             print(f"connection of {name or 'a stranger'} ended: {exc!r}", flush=True)
         finally:
             if name and self._writers.get(name) is writer:
                 del self._writers[name]
-                self._send(self._roster.gone(name, time.monotonic()))
+                self._send(self._membership.gone(name, time.monotonic()))
             writer.close()
 
     def _answer(self, writer: asyncio.StreamWriter, message: Message) -> None:
         if message["type"] == "remove":
-            answer, sent = self._roster.remove(str(message["member"]))
+            answer, sent = self._membership.remove(str(message["member"]))
             self._send(sent)
         else:
             answer = "ok"
-        writer.write(json.dumps({"answer": answer, **self._roster.status()}).encode() + b"\n")
+        writer.write(json.dumps({"answer": answer, **self._membership.status()}).encode() + b"\n")
 
     def _send(self, sent: Sent) -> None:
         """Keep the state, then send: what a learner was told is never forgotten."""
-        kept = json.dumps(self._roster.saved())
+        kept = json.dumps(self._membership.saved())
         if kept != self._kept:
             temporary = self._file.with_name(self._file.name + ".new")
             with temporary.open("w", encoding="utf-8") as file:
@@ -109,8 +109,10 @@ def main() -> None:
     parser.add_argument("--settle-seconds", type=float, default=5.0)
     given = parser.parse_args()
     saved = json.loads(given.state.read_text(encoding="utf-8")) if given.state.exists() else None
-    roster = Roster(given.first, hang_seconds=given.hang_seconds, settle_seconds=given.settle_seconds, saved=saved)
-    asyncio.run(Coordinator(roster, given.state).serve(given.host, given.port))
+    membership = MembershipCoordinator(
+        given.first, hang_seconds=given.hang_seconds, settle_seconds=given.settle_seconds, saved=saved
+    )
+    asyncio.run(Coordinator(membership, given.state).serve(given.host, given.port))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from updraft_learner.elastic.roster import Generation
+from updraft_learner.elastic.membership import Generation
 
 SLICE = timedelta(milliseconds=20)
 POLL_SECONDS = 0.002

@@ -1,4 +1,4 @@
-"""A learner's connection to its coordinator: a thread that feeds the `Seat`, and connects again when it is lost."""
+"""A thread that connects a learner to its coordinator, again when the connection is lost, and updates `MemberState`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from updraft_learner.elastic.roster import Message
-from updraft_learner.elastic.seat import Seat
+from updraft_learner.elastic.member_state import MemberState
+from updraft_learner.elastic.membership import Message
 
 RETRY_SECONDS = 0.1
 Value = TypeVar("Value")
 
 
 class Link:
-    """Owns the lock of a seat: use the seat within `locked()` only.
+    """Owns the lock of a `MemberState`: use that within `locked()` only.
 
     Args:
         address: Of the coordinator, host and port; None: there is none, and nobody answers.
     """
 
-    def __init__(self, seat: Seat, address: tuple[str, int] | None) -> None:
-        self._address, self._seat = address, seat
+    def __init__(self, member: MemberState, address: tuple[str, int] | None) -> None:
+        self._address, self._member = address, member
         self._changed = threading.Condition(threading.RLock())
         self._connection: socket.socket | None = None
         self._closed = False
@@ -46,23 +46,23 @@ class Link:
             self._thread.join(2.0)
 
     @contextmanager
-    def locked(self) -> Iterator[Seat]:
+    def locked(self) -> Iterator[MemberState]:
         with self._changed:
-            yield self._seat
+            yield self._member
 
     def send(self, message: Message) -> None:
-        """Send if there is a connection; `Seat.hello` repeats what matters on the next one."""
+        """Send if there is a connection; `MemberState.hello` repeats what matters on the next one."""
         with self._changed:
             if self._connection is not None:
                 with suppress(OSError):  # the thread notices, and connects again
                     self._connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def wait(self, look: Callable[[Seat], Value | None], seconds: float | None = None) -> Value | None:
+    def wait(self, look: Callable[[MemberState], Value | None], seconds: float | None = None) -> Value | None:
         """Wait until `look` returns something; None: the time is over."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             while True:
-                if (found := look(self._seat)) is not None:
+                if (found := look(self._member)) is not None:
                     return found
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -85,10 +85,10 @@ class Link:
     def _serve(self, connection: socket.socket) -> None:
         with self._changed:
             self._connection = connection
-            self.send(self._seat.hello())
+            self.send(self._member.hello())
         with connection.makefile("rb") as lines:
             for line in lines:
                 with self._changed:
-                    for answer in self._seat.receive(json.loads(line)):
+                    for answer in self._member.receive(json.loads(line)):
                         self.send(answer)
                     self._changed.notify_all()

@@ -16,13 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from updraft_learner.elastic import exchange
-from updraft_learner.elastic.deck import DataCursor, Deck, share
 from updraft_learner.elastic.errors import LearnerFenced
-from updraft_learner.elastic.feed import Feed
 from updraft_learner.elastic.group import Broken, Group, serve_store, wait_for_switch
 from updraft_learner.elastic.link import Link
-from updraft_learner.elastic.roster import Generation, Peer
-from updraft_learner.elastic.seat import Seat
+from updraft_learner.elastic.member_state import MemberState
+from updraft_learner.elastic.membership import Generation, Peer
+from updraft_learner.elastic.prefetcher import Prefetcher
+from updraft_learner.elastic.sample_order import DataCursor, SampleOrder, share
 
 ADDRESS_ENV = "UPDRAFT_ELASTIC"
 HANG_ENV = "UPDRAFT_ELASTIC_HANG_SECONDS"
@@ -89,14 +89,16 @@ def init(
     """
     _refuse(model, data)
     exchange.check(optimizer)
-    deck = Deck(len(data), batch, epochs, seed)
+    order = SampleOrder(len(data), batch, epochs, seed)
     address = address or os.environ.get(ADDRESS_ENV) or None
     if hang_seconds is None:
         hang_seconds = float(os.environ.get(HANG_ENV) or HANG_SECONDS)
     name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    training = Training(model, optimizer, deck, Feed(deck, data, collate, ahead), dict(also or {}), hang_seconds)
+    training = Training(
+        model, optimizer, order, Prefetcher(order, data, collate, ahead), dict(also or {}), hang_seconds
+    )
     training._prepare(warm_up)
-    training._sit(name, address)
+    training._register(name, address)
     return training
 
 
@@ -114,12 +116,13 @@ class Training:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        deck: Deck,
-        feed: Feed,
+        order: SampleOrder,
+        prefetcher: Prefetcher,
         also: dict[str, Any],
         hang_seconds: float,
     ) -> None:
-        self._model, self._optimizer, self._deck, self._feed, self._also = model, optimizer, deck, feed, also
+        self._model, self._optimizer, self._also = model, optimizer, also
+        self._order, self._prefetcher = order, prefetcher
         self._hang_seconds = hang_seconds
         self.steps = 0
         self.outcome = ""
@@ -142,8 +145,8 @@ class Training:
 
     @property
     def generation(self) -> int:
-        with self._linked().locked() as seat:
-            return seat.generation
+        with self._linked().locked() as member:
+            return member.generation
 
     @property
     def rank(self) -> int:
@@ -156,8 +159,8 @@ class Training:
 
     def leave(self) -> None:
         """Ask to leave. The loop ends at the next switch; until then this learner trains on. The last one stays."""
-        with self._linked().locked() as seat:
-            seat.leaving = True
+        with self._linked().locked() as member:
+            member.leaving = True
             self._linked().send({"type": "leave"})
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,7 +171,7 @@ class Training:
             "also": {name: each.state_dict() for name, each in self._also.items()},
             "steps": self.steps,
             "cursor": [self._cursor.epoch, self._cursor.position],
-            "deck": self._deck.as_json(),
+            "order": self._order.as_json(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -177,9 +180,9 @@ class Training:
         Raises:
             ValueError: it is of a training with other data, batch, epochs or seed.
         """
-        if state["deck"] != self._deck.as_json():
+        if state["order"] != self._order.as_json():
             raise ValueError(
-                f"the state is of a training with {state['deck']}, this learner has {self._deck.as_json()}"
+                f"the state is of a training with {state['order']}, this learner has {self._order.as_json()}"
             )
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -204,7 +207,7 @@ class Training:
                     self._recover()
                 elif self._next is not None:
                     self._switch(self._next)
-                elif self._deck.finished(self._cursor):
+                elif self._order.finished(self._cursor):
                     self._finish()
                 else:
                     yield from self._one_step()
@@ -235,7 +238,7 @@ class Training:
         return self._commit()
 
     def _one_step(self) -> Iterator[Any]:
-        indices = self._deck.draw(self._cursor)
+        indices = self._order.draw(self._cursor)
         mine = share(indices, self.rank, self.learners)
         self._weight = len(mine) / len(indices)
         with torch.no_grad():
@@ -243,7 +246,7 @@ class Training:
         if not mine:
             self._commit()
             return
-        batch = self._feed.get(self._cursor)
+        batch = self._prefetcher.get(self._cursor)
         self._drawn = True
         yield batch
         if self._drawn:
@@ -255,8 +258,8 @@ class Training:
 
     def _exchange_and_update(self) -> bool:
         assert self._exchange is not None
-        with self._linked().locked() as seat:
-            flag = seat.flag()
+        with self._linked().locked() as member:
+            flag = member.flag()
         try:
             if self._is_broken():
                 raise Broken("another learner gave up this generation", 0.0)
@@ -267,15 +270,15 @@ class Training:
                 buffer.copy_(before)
             self._waited = exc.waited
             return False
-        with self._linked().locked() as seat:
-            _raise_if_fenced(seat)
+        with self._linked().locked() as member:
+            _raise_if_fenced(member)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._cursor = self._deck.after(self._cursor)
+        self._cursor = self._order.after(self._cursor)
         self.steps += 1
-        with self._linked().locked() as seat:
-            seat.step = self.steps
-            self._next = seat.agreed(flag)
+        with self._linked().locked() as member:
+            member.step = self.steps
+            self._next = member.agreed(flag)
         return True
 
     def _join(self) -> None:
@@ -295,18 +298,18 @@ class Training:
             time.sleep(0.01)
 
     def _moved_on(self, offered: Generation) -> bool:
-        with self._linked().locked() as seat:
-            return seat.offered() != offered or bool(seat.target or seat.fenced or seat.finished)
+        with self._linked().locked() as member:
+            return member.offered() != offered or bool(member.target or member.fenced or member.finished)
 
     def _switch(self, plan: Generation) -> None:
         self._next = None
-        with self._linked().locked() as seat:
-            staying = seat.me.name in plan.names
+        with self._linked().locked() as member:
+            staying = member.me.name in plan.names
         if staying:
             return self._form(plan, "switch", time.monotonic())
-        self._linked().wait(lambda seat: seat.left or seat.is_broken() or None, FAREWELL_SECONDS)
-        with self._linked().locked() as seat:
-            needed = seat.is_broken() and not (seat.left or seat.fenced)
+        self._linked().wait(lambda member: member.left or member.is_broken() or None, FAREWELL_SECONDS)
+        with self._linked().locked() as member:
+            needed = member.is_broken() and not (member.left or member.fenced)
         if needed:  # the others failed to form the generation; this learner still has the state
             self._waited = 0.0
         else:
@@ -317,24 +320,24 @@ class Training:
         began = time.monotonic()
         self._drop_group()
         self._next = None
-        with self._linked().locked() as seat:
-            if not seat.finished:
-                self._linked().send(seat.report(self._waited or 0.0))
+        with self._linked().locked() as member:
+            if not member.finished:
+                self._linked().send(member.report(self._waited or 0.0))
         self._waited = None
-        self._linked().wait(lambda seat: seat.fenced or seat.target or seat.left or seat.finished or None)
-        with self._linked().locked() as seat:
-            plan, left = seat.target, seat.left
+        self._linked().wait(lambda member: member.fenced or member.target or member.left or member.finished or None)
+        with self._linked().locked() as member:
+            plan, left = member.target, member.left
             if plan is None and not left:
-                _raise_if_fenced(seat)
+                _raise_if_fenced(member)
         if plan is None:
             self.outcome = "left" if left else "unneeded"
         else:
             self._form(plan, "loss", began)
 
     def _form(self, plan: Generation, cause: str, began: float) -> None:
-        with self._linked().locked() as seat:
-            seat.trying(plan)
-            me = seat.me.name
+        with self._linked().locked() as member:
+            member.trying(plan)
+            me = member.me.name
         try:
             group = Group(plan, plan.names.index(me), self._store, self._is_broken, self._hang_seconds)
             met = time.monotonic()
@@ -345,9 +348,9 @@ class Training:
             self._waited = exc.waited
             return
         self._exchange = exchange.GradientExchange(self._model, self._optimizer, group)
-        self._feed.regroup(group.rank, group.size)
-        with self._linked().locked() as seat:
-            self._linked().send(seat.formed(plan, self.steps))
+        self._prefetcher.regroup(group.rank, group.size)
+        with self._linked().locked() as member:
+            self._linked().send(member.formed(plan, self.steps))
         self.changes.append(GroupChange(plan.generation, group.size, cause, met - began, time.monotonic() - met))
 
     def _copy_state(self, plan: Generation, group: Group, me: str) -> None:
@@ -357,8 +360,8 @@ class Training:
             state = group.copy_from(root, self.state_dict() if group.rank == root else None)
             if not holds:
                 self.load_state_dict(state)
-        with self._linked().locked() as seat:
-            seat.step = self.steps
+        with self._linked().locked() as member:
+            member.step = self.steps
 
     def _finish(self) -> None:
         """End, once everybody has the last step."""
@@ -368,14 +371,14 @@ class Training:
         except Broken as exc:
             self._waited = exc.waited
             return
-        with self._linked().locked() as seat:
-            _raise_if_fenced(seat)
+        with self._linked().locked() as member:
+            _raise_if_fenced(member)
         self._linked().send({"type": "done"})
         self.outcome = "finished"
 
     def _is_broken(self) -> bool:
-        with self._linked().locked() as seat:
-            return seat.is_broken()
+        with self._linked().locked() as member:
+            return member.is_broken()
 
     def _drop_group(self) -> None:
         if self._group is not None:
@@ -385,7 +388,7 @@ class Training:
     def _close(self) -> None:
         self._drop_group()
         self._linked().close()
-        self._feed.close()
+        self._prefetcher.close()
 
     def _linked(self) -> Link:
         assert self._link is not None
@@ -404,30 +407,30 @@ class Training:
             for buffer, value in zip(self._model.buffers(), before, strict=True):
                 buffer.copy_(value)
 
-    def _sit(self, name: str, address: str | None) -> None:
+    def _register(self, name: str, address: str | None) -> None:
         to = None
         if address is not None:
             host, _, port = address.rpartition(":")
             to = (host, int(port))
         here = _own_host(to)
         self._store = serve_store(here)
-        seat = Seat(Peer(name, here, self._store.port))
+        member = MemberState(Peer(name, here, self._store.port))
         if to is None:
-            seat.target = Generation(1, "alone", (seat.me,), (seat.me.name,))
-        self._link = Link(seat, to)
+            member.target = Generation(1, "alone", (member.me,), (member.me.name,))
+        self._link = Link(member, to)
 
 
-def _for_newcomer(seat: Seat) -> tuple[Generation | None, Generation | None] | None:
-    """Return the plan to form, or the offered one; none of both: look at the seat. None: wait."""
-    if seat.fenced or seat.finished or seat.must_report():
+def _for_newcomer(member: MemberState) -> tuple[Generation | None, Generation | None] | None:
+    """Return the plan to form, or the offered one; neither: look at the state. None: wait."""
+    if member.fenced or member.finished or member.must_report():
         return None, None
-    offered = seat.offered()
-    return (seat.target, offered) if seat.target or offered else None
+    offered = member.offered()
+    return (member.target, offered) if member.target or offered else None
 
 
-def _raise_if_fenced(seat: Seat) -> None:
-    if seat.fenced:
-        raise LearnerFenced(seat.fenced)
+def _raise_if_fenced(member: MemberState) -> None:
+    if member.fenced:
+        raise LearnerFenced(member.fenced)
 
 
 def _own_host(coordinator: tuple[str, int] | None) -> str:

@@ -11,7 +11,7 @@ generation to the next:
   who can have reported, or the time is over, those who reported are the next generation; those with the newest step
   hold the state, and the others copy it. Who did not report is out for good, whatever it does later.
 
-`docs/design/0040-stop-free-resizing.md` has the invariants. `seat` is the learner's side.
+`docs/design/0040-stop-free-resizing.md` has the invariants. `member_state` is the learner's side.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Round:
     steps: dict[str, int] = field(default_factory=dict)
 
 
-class Roster:
+class MembershipCoordinator:
     """The state of the coordinator. Each method returns the messages to send, after `saved()` is on disk.
 
     Args:

@@ -1,17 +1,19 @@
-"""What one learner knows of its group: the learner's side of `roster`, without sockets, clock or PyTorch."""
+"""What one learner knows of its group: the learner's side of `membership`, without sockets, clock or PyTorch."""
 
 from __future__ import annotations
 
-from updraft_learner.elastic.roster import NO_STATE, Generation, Message, Peer
+from updraft_learner.elastic.membership import NO_STATE, Generation, Message, Peer
 
 
-class Seat:
-    """A learner's place. Its owner sends the messages that methods return, and says `hello()` on each connection.
+class MemberState:
+    """What a learner knows of its membership.
+
+    Its owner sends the messages that methods return, and says `hello()` on each connection.
 
     Attributes:
         plan: The generation that this learner has formed; None before the first.
         step: The newest step in its state; NO_STATE before it has one.
-        target: The generation to form now, which `roster` decided on without an exchange.
+        target: The generation to form now, which `membership` decided on without an exchange.
         broken: This generation and all before it are broken.
         fenced: Why this learner is out; None while it is not.
         finished: The training ended before this learner could join.

@@ -22,7 +22,7 @@ class DataCursor:
 
 
 @dataclass(frozen=True)
-class Deck:
+class SampleOrder:
     """All samples of a training, in the order of their use: a permutation of the data set for each epoch.
 
     Args:
@@ -52,7 +52,7 @@ class Deck:
         """Return the indices of the step at `cursor`; empty when the training is finished."""
         if self.finished(cursor):
             return ()
-        return _order(self.seed, cursor.epoch, self.length)[cursor.position : cursor.position + self.batch]
+        return _permutation(self.seed, cursor.epoch, self.length)[cursor.position : cursor.position + self.batch]
 
     def after(self, cursor: DataCursor) -> DataCursor:
         """Return where the next step begins, once the step at `cursor` is committed."""
@@ -74,7 +74,7 @@ def share(indices: tuple[int, ...], rank: int, learners: int) -> tuple[int, ...]
 
 
 @lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, length: int) -> tuple[int, ...]:
+def _permutation(seed: int, epoch: int, length: int) -> tuple[int, ...]:
     indices = list(range(length))
     random.Random(f"{seed}/{epoch}").shuffle(indices)
     return tuple(indices)

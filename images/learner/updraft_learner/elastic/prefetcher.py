@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from updraft_learner.elastic.deck import DataCursor, Deck, share
+from updraft_learner.elastic.sample_order import DataCursor, SampleOrder, share
 
 
-class Feed:
+class Prefetcher:
     """Batches of one learner, by cursor.
 
     Args:
@@ -18,9 +18,9 @@ class Feed:
         ahead: How many steps' samples are fetched ahead.
     """
 
-    def __init__(self, deck: Deck, data: Any, collate: Callable[[list[Any]], Any], ahead: int) -> None:
-        self._deck, self._data, self._collate, self._ahead = deck, data, collate, ahead
-        self._pool = ThreadPoolExecutor(max(1, ahead), thread_name_prefix="updraft-elastic-feed")
+    def __init__(self, order: SampleOrder, data: Any, collate: Callable[[list[Any]], Any], ahead: int) -> None:
+        self._order, self._data, self._collate, self._ahead = order, data, collate, ahead
+        self._pool = ThreadPoolExecutor(max(1, ahead), thread_name_prefix="updraft-elastic-prefetch")
         self._fetched: dict[DataCursor, Future[Any]] = {}
         self._rank, self._learners = 0, 1
 
@@ -39,14 +39,14 @@ class Feed:
         for _ in range(self._ahead + 1):
             if following not in self._fetched and (indices := self._mine(following)):
                 self._fetched[following] = self._pool.submit(self._fetch, indices)
-            following = self._deck.after(following)
+            following = self._order.after(following)
         return self._fetched.pop(cursor).result()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _mine(self, cursor: DataCursor) -> tuple[int, ...]:
-        return share(self._deck.draw(cursor), self._rank, self._learners)
+        return share(self._order.draw(cursor), self._rank, self._learners)
 
     def _fetch(self, indices: Sequence[int]) -> Any:
         return self._collate([self._data[index] for index in indices])
