@@ -39,6 +39,14 @@ class Numbered(torch.utils.data.Dataset[Any]):
         return self.inputs[index], self.targets[index], index
 
 
+def model_digest(model: torch.nn.Module) -> str:
+    """Of the bits of the result."""
+    found = hashlib.sha256()
+    for value in model.state_dict().values():
+        found.update(value.numpy().tobytes())
+    return found.hexdigest()
+
+
 def digest(training: elastic.Training) -> str:
     """Of all that must be the same on all learners, bit for bit."""
     state = training.state_dict()
@@ -54,9 +62,11 @@ def digest(training: elastic.Training) -> str:
 
 def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(int.from_bytes(name.encode()[:4]))  # each learner begins elsewhere: the state must be copied
+    # Each learner begins elsewhere: the state must be copied. Runs that are compared begin alike.
+    torch.manual_seed(given["options"].get("virtual_ranks") or int.from_bytes(name.encode()[:4]))
     model = torch.nn.Sequential(
-        torch.nn.Linear(12, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 3)
+        *(torch.nn.Linear(12, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Dropout(0.1)),
+        *(torch.nn.Linear(32, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)),
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
@@ -68,6 +78,8 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
         batch=given["batch"],
         epochs=given["epochs"],
         also={"scheduler": scheduler},
+        after_step=scheduler.step,
+        **given["options"],
         warm_up=lambda: model(data.inputs[:4]).square().mean(),
         hang_seconds=given["hang"],
         address=given.get("address"),
@@ -86,12 +98,17 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
             model.train(len(inputs) > 1)  # BatchNorm cannot train on one sample
             loss = torch.nn.functional.mse_loss(model(inputs), targets)
             if training.step(loss):
-                scheduler.step()
                 losses.append(loss.item())
     except elastic.LearnerFenced as exc:
         log.write(json.dumps({"outcome": "fenced", "why": str(exc)}) + "\n")
         return
-    end = {"outcome": training.outcome, "steps": training.steps, "digest": digest(training), "loss": losses[-5:]}
+    end = {
+        "outcome": training.outcome,
+        "steps": training.steps,
+        "digest": digest(training),
+        "model": model_digest(model),
+    }
+    end |= {"loss": losses[-5:], "held": len(training.state_dict().get("shards", {}).get("states", ()))}
     log.write(json.dumps({**end, "changes": [vars(each) for each in training.changes]}) + "\n")
 
 

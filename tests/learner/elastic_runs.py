@@ -25,9 +25,17 @@ class Run:
     """One job: its coordinator, and learners that tests start, stop and kill. Use it as a context."""
 
     def __init__(
-        self, folder: Path, *, first: int, samples: int = 203, batch: int = 16, epochs: int = 60, pace: float = 0.03
+        self,
+        folder: Path,
+        *,
+        first: int,
+        samples: int = 203,
+        batch: int = 16,
+        epochs: int = 60,
+        pace: float = 0.03,
+        **options: Any,
     ) -> None:
-        self.folder, self._first = folder, first
+        self.folder, self._first, self._options = folder, first, options
         self.samples, self.batch, self.epochs = samples, batch, epochs
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -38,6 +46,7 @@ class Run:
             "pace": pace,
             "hang": HANG_SECONDS,
             "address": self.address,
+            "options": options,
         }
         self.pids: dict[str, int] = {}
         self.coordinator: subprocess.Popen[bytes] | None = None
@@ -159,8 +168,10 @@ class Run:
         ends = [end for name in self.pids if (end := self.last(name)).get("outcome") == "finished"]
         assert ends, "nobody finished"
         assert len({end["digest"] for end in ends}) == 1, ends
+        parts_of_step = self._options.get("virtual_ranks", 0)
         per_epoch = -(-self.samples // self.batch)
-        steps = per_epoch * self.epochs
+        grows = "grow" in self._options
+        steps = ends[0]["steps"] if grows else per_epoch * self.epochs
         assert {end["steps"] for end in ends} == {steps}
         lines: dict[int, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
         for path in self.folder.glob("*.jsonl"):
@@ -176,10 +187,12 @@ class Run:
             for step in range(begin, end):
                 parts = lines[generation][step]
                 learners = {part["learners"] for part in parts}
-                epoch = (step - 1) // per_epoch
+                epoch = parts[0]["epoch"] if grows else (step - 1) // per_epoch
                 size = min(self.batch, self.samples - (step - 1) % per_epoch * self.batch)
+                if grows:
+                    size = sum(len(part["ids"]) for part in parts)
                 assert len(learners) == 1, (generation, step)
-                assert len(parts) == min(size, *learners), (generation, step)
+                assert len(parts) == min(size, parts_of_step or next(iter(learners))), (generation, step)
                 for part in parts:
                     assert part["epoch"] == epoch
                     used[epoch].update(part["ids"])

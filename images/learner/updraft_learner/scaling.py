@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +173,15 @@ class NoiseAverage:
         if self.estimates < LEAST_ESTIMATES or self._square <= 0 or self._trace <= 0:
             return None
         return self._trace / self._square
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the average, for a checkpoint."""
+        return {"trace": self._trace, "square": self._square, "estimates": self.estimates}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._trace, self._square = float(state["trace"]), float(state["square"])
+        self.estimates = int(state["estimates"])
 
 
 class GradientNoise:

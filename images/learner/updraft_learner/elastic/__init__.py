@@ -20,16 +20,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from updraft_learner.elastic.errors import LearnerFenced
+    from updraft_learner.elastic.errors import LearnerFenced, StateLost
     from updraft_learner.elastic.training import GroupChange, Training, init
 
-__all__ = ["GroupChange", "LearnerFenced", "Training", "init"]
+__all__ = ["GroupChange", "LearnerFenced", "StateLost", "Training", "init"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "errors" if name == "LearnerFenced" else "training"
+    module = "errors" if name in ("LearnerFenced", "StateLost") else "training"
     value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value

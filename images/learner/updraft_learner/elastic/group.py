@@ -74,21 +74,52 @@ class Group:
         if self._gloo is not None:
             self._finish([(self._start(lambda each=each: self._gloo.allreduce([each])), [each]) for each in tensors])  # type: ignore[misc]
 
-    def copy_from(self, root: int, state: Any = None) -> Any:
-        """Return the `state` of rank `root`, which alone gives one. Raises Broken."""
-        if self.size == 1:
-            return state
-        packed = io.BytesIO()
-        if self.rank == root:
-            torch.save(state, packed)
-        size = torch.tensor([packed.tell()])
-        self._broadcast(size, root)
-        if self.rank == root:
-            content = torch.frombuffer(bytearray(packed.getbuffer()), dtype=torch.uint8)
-        else:
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors of all ranks, by rank; they have one shape and type. Raises Broken."""
+        if self._gloo is None:
+            return [tensor]
+        given = tensor.contiguous().reshape(-1)
+        found = torch.empty(self.size * given.numel(), dtype=given.dtype)
+        self._finish([(self._start(lambda: self._gloo._allgather_base(found, given)), [found, given])])
+        return [each.view(tensor.shape) for each in found.view(self.size, -1)]
+
+    def exchange(self, given: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
+        """Send one tensor to each rank, and return what each rank sent to this one. Raises Broken.
+
+        Args:
+            given: By rank, of one dimension and one type; they may be empty.
+            sizes: How many elements each rank sends to this one.
+        """
+        if self._gloo is None:
+            return [given[0]]
+        sent, found = torch.cat(given), torch.empty(sum(sizes), dtype=given[0].dtype)
+        numbers = [each.numel() for each in given]
+        self._finish([(self._start(lambda: self._gloo.alltoall_base(found, sent, sizes, numbers)), [found, sent])])
+        return list(found.split(sizes))
+
+    def broadcast(self, tensors: list[tuple[torch.Tensor, int]]) -> None:
+        """Replace each tensor by that of the rank which is named with it; all at the same time. Raises Broken."""
+        if self._gloo is None:
+            return
+        working = []
+        for tensor, root in tensors:
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = root, 0
+            start = lambda tensor=tensor, options=options: self._gloo.broadcast([tensor], options)  # noqa: E731
+            working.append((self._start(start), [tensor]))
+        self._finish(working)
+
+    def broadcast_object(self, value: Any, root: int) -> Any:
+        """Return the value of rank `root`: numbers, text, tensors, lists and dictionaries. Raises Broken."""
+        if self._gloo is None:
+            return value
+        content = pack(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([content.numel()])
+        self.broadcast([(size, root)])
+        if self.rank != root:
             content = torch.empty(int(size), dtype=torch.uint8)
-        self._broadcast(content, root)
-        return state if self.rank == root else torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+        self.broadcast([(content, root)])
+        return value if self.rank == root else unpack(content)
 
     def close(self) -> None:
         """End the group, at once. The other learners notice."""
@@ -98,11 +129,6 @@ class Group:
             works, tensors = [work for work, _ in self._working], [each for _, some in self._working for each in some]
             _parked.append((self._gloo, works, tensors))
         self._gloo, self._working = None, []
-
-    def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        self._finish([(self._start(lambda: self._gloo.broadcast([tensor], options)), [tensor])])
 
     def _start(self, act: Callable[[], Any]) -> Any:
         try:
@@ -130,6 +156,18 @@ class Group:
             except RuntimeError as exc:
                 raise Broken(str(exc), time.monotonic() - began) from exc
         self._working = []
+
+
+def pack(value: Any) -> torch.Tensor:
+    """Return a value as bytes, a tensor of uint8."""
+    packed = io.BytesIO()
+    torch.save(value, packed)
+    return torch.frombuffer(packed.getbuffer(), dtype=torch.uint8)
+
+
+def unpack(content: torch.Tensor) -> Any:
+    """Return the value that `pack` made bytes of."""
+    return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
 
 
 def wait_for_switch(plan: Generation, give_up: Callable[[], bool]) -> bool:

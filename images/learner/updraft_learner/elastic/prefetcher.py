@@ -1,27 +1,47 @@
-"""Fetches the samples of the next steps in threads while the current one is computed."""
+"""Fetches the samples of the next steps while the current one is computed, in threads or in processes."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import random
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
-from updraft_learner.elastic.sample_order import DataCursor, SampleOrder, share
+from updraft_learner.elastic.sample_order import DataCursor, SampleOrder
+
+PARENT_SECONDS = 2.0  # how soon a worker process notices that its learner is dead
+
+_fetched_by_worker: tuple[Any, Callable[[list[Any]], Any]]  # of a worker process: data set and collate
 
 
 class Prefetcher:
-    """Batches of one learner, by cursor.
+    """Batches of one learner, by cursor and virtual rank.
 
     Args:
+        order: Says which samples a step has.
         data: A map-style data set.
         collate: Makes a batch of a list of samples.
         ahead: How many steps' samples are fetched ahead.
+        workers: Processes that fetch; 0: threads of this process do. They are forked here, so make this before there
+            are threads. In a worker, the random numbers of `random`, NumPy and PyTorch are a function of the seed and
+            the step.
     """
 
-    def __init__(self, order: SampleOrder, data: Any, collate: Callable[[list[Any]], Any], ahead: int) -> None:
-        self._order, self._data, self._collate, self._ahead = order, data, collate, ahead
-        self._pool = ThreadPoolExecutor(max(1, ahead), thread_name_prefix="updraft-elastic-prefetch")
-        self._fetched: dict[DataCursor, Future[Any]] = {}
+    def __init__(
+        self, order: SampleOrder, data: Any, collate: Callable[[list[Any]], Any], ahead: int, workers: int = 0
+    ) -> None:
+        self._order, self._data, self._collate, self._ahead, self._workers = order, data, collate, ahead, workers
+        self._pool: Executor = ThreadPoolExecutor(max(1, ahead), thread_name_prefix="updraft-elastic-prefetch")
+        if workers:
+            forks = multiprocessing.get_context("fork")
+            self._pool = ProcessPoolExecutor(workers, forks, _begin_worker, (data, collate, os.getpid()))
+            self._pool.submit(int).result()  # forks all of them
+        self._fetched: dict[tuple[DataCursor, int], Future[Any]] = {}
         self._rank, self._learners = 0, 1
 
     def regroup(self, rank: int, learners: int) -> None:
@@ -31,22 +51,60 @@ class Prefetcher:
         self._fetched.clear()
         self._rank, self._learners = rank, learners
 
-    def get(self, cursor: DataCursor) -> Any:
-        """Return the batch of the step at `cursor`; raise what the data set raised."""
-        if not self._ahead:
-            return self._fetch(self._mine(cursor))
+    def get(self, cursor: DataCursor, virtual_rank: int) -> Any:
+        """Return the batch of a virtual rank of this learner in the step at `cursor`.
+
+        Raises:
+            BrokenProcessPool: a worker process died.
+            Exception: what the data set raised.
+        """
+        if not (self._ahead or self._workers):
+            return self._fetch(self._order.parts(cursor, self._rank, self._learners)[virtual_rank])
         following = cursor
         for _ in range(self._ahead + 1):
-            if following not in self._fetched and (indices := self._mine(following)):
-                self._fetched[following] = self._pool.submit(self._fetch, indices)
-            following = self._order.after(following)
-        return self._fetched.pop(cursor).result()
+            for part, indices in self._order.parts(following, self._rank, self._learners).items():
+                if indices and (following, part) not in self._fetched and (following, part) >= (cursor, virtual_rank):
+                    self._fetched[following, part] = self._submit(following, part, indices)
+            following = self._order.after(following, self._learners)
+        return self._fetched.pop((cursor, virtual_rank)).result()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _mine(self, cursor: DataCursor) -> tuple[int, ...]:
-        return share(self._order.draw(cursor), self._rank, self._learners)
+    def _submit(self, cursor: DataCursor, part: int, indices: Sequence[int]) -> Future[Any]:
+        if not self._workers:
+            return self._pool.submit(self._fetch, indices)
+        return self._pool.submit(_fetch_in_worker, indices, f"{self._order.seed}/{cursor}/{part}")
 
     def _fetch(self, indices: Sequence[int]) -> Any:
         return self._collate([self._data[index] for index in indices])
+
+
+def seed_all(text: str) -> None:
+    """Seed the random numbers of `random`, and of NumPy and PyTorch if they are imported, from any text."""
+    chance = random.Random(text)
+    random.seed(chance.getrandbits(64))
+    for name, bits in (("numpy", 32), ("torch", 63)):
+        seed = chance.getrandbits(bits)  # whether or not it is used, so that the other's does not depend on it
+        if (module := sys.modules.get(name)) is not None:
+            module.random.seed(seed) if name == "numpy" else module.manual_seed(seed)
+
+
+def _begin_worker(data: Any, collate: Callable[[list[Any]], Any], parent: int) -> None:
+    global _fetched_by_worker
+    _fetched_by_worker = data, collate
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
+def _fetch_in_worker(indices: Sequence[int], seed: str) -> Any:
+    data, collate = _fetched_by_worker
+    seed_all(seed)
+    return collate([data[index] for index in indices])

@@ -27,36 +27,58 @@ class SampleOrder:
 
     Args:
         length: Samples in the data set.
-        batch: Samples of one step, all learners together. The last step of an epoch has what is left.
+        batch: Samples of one step, all learners together; of each learner if the batch grows. The last step of an epoch
+            has what is left.
         epochs: How often each sample is used.
         seed: Of the permutations.
+        virtual_ranks: How many parts a step's samples have, however many learners compute them. 0: one of each
+            learner.
+        grows: The batch of a step is `batch` times the number of learners.
 
     Raises:
-        ValueError: a number is below 1.
+        ValueError: a number is too small.
     """
 
     length: int
     batch: int
     epochs: int
     seed: int = 0
+    virtual_ranks: int = 0
+    grows: bool = False
 
     def __post_init__(self) -> None:
         for name in ("length", "batch", "epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.virtual_ranks < 0:
+            raise ValueError(f"virtual_ranks is {self.virtual_ranks}; it must be at least 1, or 0 for none")
 
     def finished(self, cursor: DataCursor) -> bool:
         return cursor.epoch >= self.epochs
 
-    def draw(self, cursor: DataCursor) -> tuple[int, ...]:
+    def samples_of_step(self, learners: int) -> int:
+        """Return how many samples a step has with so many learners, if the epoch has as many left."""
+        return self.batch * learners if self.grows else self.batch
+
+    def draw(self, cursor: DataCursor, learners: int = 1) -> tuple[int, ...]:
         """Return the indices of the step at `cursor`; empty when the training is finished."""
         if self.finished(cursor):
             return ()
-        return _permutation(self.seed, cursor.epoch, self.length)[cursor.position : cursor.position + self.batch]
+        end = cursor.position + self.samples_of_step(learners)
+        return _permutation(self.seed, cursor.epoch, self.length)[cursor.position : end]
 
-    def after(self, cursor: DataCursor) -> DataCursor:
+    def parts(self, cursor: DataCursor, rank: int, learners: int) -> dict[int, tuple[int, ...]]:
+        """Return the indices that `rank` uses in the step at `cursor`, by virtual rank. Without virtual ranks, the
+        learner itself is one. A part is empty if there are fewer samples than parts."""
+        indices = self.draw(cursor, learners)
+        if not self.virtual_ranks:
+            return {rank: share(indices, rank, learners)}
+        begin, end = bounds(self.virtual_ranks, rank, learners)
+        return {each: share(indices, each, self.virtual_ranks) for each in range(begin, end)}
+
+    def after(self, cursor: DataCursor, learners: int = 1) -> DataCursor:
         """Return where the next step begins, once the step at `cursor` is committed."""
-        position = cursor.position + self.batch
+        position = cursor.position + self.samples_of_step(learners)
         return DataCursor(cursor.epoch, position) if position < self.length else DataCursor(cursor.epoch + 1, 0)
 
     def as_json(self) -> dict[str, Any]:
@@ -68,9 +90,15 @@ def share(indices: tuple[int, ...], rank: int, learners: int) -> tuple[int, ...]
 
     A rank has none if there are fewer samples than learners.
     """
-    each, more = divmod(len(indices), learners)
+    begin, end = bounds(len(indices), rank, learners)
+    return indices[begin:end]
+
+
+def bounds(length: int, rank: int, learners: int) -> tuple[int, int]:
+    """Return where the part of `rank` begins and ends, if `length` things are shared in the order of ranks."""
+    each, more = divmod(length, learners)
     begin = rank * each + min(rank, more)
-    return indices[begin : begin + each + (rank < more)]
+    return begin, begin + each + (rank < more)
 
 
 @lru_cache(maxsize=2)

@@ -6,7 +6,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,14 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from updraft_learner.elastic import exchange
 from updraft_learner.elastic.errors import LearnerFenced
 from updraft_learner.elastic.group import Broken, Group, serve_store, wait_for_switch
+from updraft_learner.elastic.learning_rate import GrownRate
 from updraft_learner.elastic.link import Link
 from updraft_learner.elastic.member_state import MemberState
 from updraft_learner.elastic.membership import Generation, Peer
-from updraft_learner.elastic.prefetcher import Prefetcher
-from updraft_learner.elastic.sample_order import DataCursor, SampleOrder, share
+from updraft_learner.elastic.optimizer_shards import OptimizerShards
+from updraft_learner.elastic.prefetcher import Prefetcher, seed_all
+from updraft_learner.elastic.sample_order import DataCursor, SampleOrder
+from updraft_learner.elastic.state_transfer import copy_state
 
 ADDRESS_ENV = "UPDRAFT_ELASTIC"
 HANG_ENV = "UPDRAFT_ELASTIC_HANG_SECONDS"
@@ -38,6 +42,8 @@ class GroupChange:
         cause: "start", "switch" (agreed on), or "loss" (of a learner).
         meet_seconds: Until everybody was connected; for a loss also the wait for the coordinator's decision.
         copy_seconds: Until those without the newest state had it.
+        copied_bytes: How much was sent for that to each learner that had nothing; of the optimizer's state in parts,
+            what this learner received.
     """
 
     generation: int
@@ -45,6 +51,7 @@ class GroupChange:
     cause: str
     meet_seconds: float
     copy_seconds: float
+    copied_bytes: int = 0
 
 
 def init(
@@ -55,10 +62,15 @@ def init(
     batch: int,
     epochs: int,
     seed: int = 0,
+    grow: str | None = None,
+    virtual_ranks: int = 0,
+    sharded: bool = False,
     also: Mapping[str, Any] | None = None,
+    after_step: Callable[[], object] | None = None,
     warm_up: Callable[[], torch.Tensor] | None = None,
     collate: Callable[[list[Any]], Any] = default_collate,
     ahead: int = 2,
+    workers: int = 0,
     hang_seconds: float | None = None,
     address: str | None = None,
     name: str | None = None,
@@ -69,15 +81,27 @@ def init(
         model: The model itself, not DistributedDataParallel's replica. All learners get the parameters of one.
         optimizer: Of the parameters whose gradients are exchanged.
         data: A map-style data set: `len(data)` and `data[index]`, the same on all learners.
-        batch: Samples of one step, all learners together. It stays the same, however many they are.
+        batch: Samples of one step, all learners together. It stays the same, however many they are; see `grow`.
         epochs: How often each sample is used.
         seed: Of the order of the samples. Like batch and epochs, it must be the same on all learners.
+        grow: "linear", "sqrt" or "adascale": the batch is that of one learner, so a step has more samples if there are
+            more learners, and the learning rate of each update is multiplied: by their number, by its square root, or
+            by AdaScale's gain, which is measured.
+        virtual_ranks: Compute each step in so many parts, whatever the number of learners: the training has the same
+            bits with any of them, and with any change of it. A learner then has several parts of each step, one after
+            the other. PyTorch's random numbers, those of `random` and of NumPy are a function of the seed, the step and
+            the part; a data set that uses them needs `workers`. BatchNorm's averages are those of part 0. All learners
+            must compute alike: the same kind of processor, the same number of threads. 0: each learner computes one.
+        sharded: Hold the optimizer's state of each parameter on two learners instead of all of them. For optimizers
+            that update a parameter from its own gradient and state, as most of torch.optim's do.
         also: More that belongs to the training state, by name: objects with state_dict and load_state_dict, such as a
-            learning-rate scheduler. The program changes them after a `step` that returned True, and only then.
+            learning-rate scheduler. They change in `after_step`, and only there.
+        after_step: Is called after each committed step on each learner, such as `scheduler.step`.
         warm_up: Returns a loss of any input of the usual shape. It is called once, so that the first step is as fast
             as the others; it changes nothing.
         collate: Makes a batch of a list of samples.
-        ahead: How many steps' samples are fetched ahead, in threads.
+        ahead: How many steps' samples are fetched ahead.
+        workers: Processes that fetch samples; 0: threads do, which suits data sets that wait more than they compute.
         hang_seconds: A learner that keeps the others waiting for longer is lost. Longer than any step takes. By
             default UPDRAFT_ELASTIC_HANG_SECONDS, else 60.
         address: Of the coordinator, "host:port"; by default UPDRAFT_ELASTIC. Without one this learner trains alone.
@@ -89,13 +113,26 @@ def init(
     """
     _refuse(model, data)
     exchange.check(optimizer)
-    order = SampleOrder(len(data), batch, epochs, seed)
+    if grow is not None and virtual_ranks:
+        raise ValueError("grow and virtual_ranks exclude each other: with virtual ranks the batch is fixed")
+    if workers < 0:
+        raise ValueError(f"workers is {workers}; it must be at least 0")
+    grown = GrownRate(grow, batch) if grow is not None else None
+    order = SampleOrder(len(data), batch, epochs, seed, virtual_ranks, grows=grown is not None)
     address = address or os.environ.get(ADDRESS_ENV) or None
     if hang_seconds is None:
         hang_seconds = float(os.environ.get(HANG_ENV) or HANG_SECONDS)
     name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     training = Training(
-        model, optimizer, order, Prefetcher(order, data, collate, ahead), dict(also or {}), hang_seconds
+        model,
+        optimizer,
+        order,
+        Prefetcher(order, data, collate, ahead, workers),
+        dict(also or {}),
+        hang_seconds,
+        after_step=after_step,
+        grown=grown,
+        shards=OptimizerShards(optimizer) if sharded else None,
     )
     training._prepare(warm_up)
     training._register(name, address)
@@ -120,10 +157,15 @@ class Training:
         prefetcher: Prefetcher,
         also: dict[str, Any],
         hang_seconds: float,
+        *,
+        after_step: Callable[[], object] | None = None,
+        grown: GrownRate | None = None,
+        shards: OptimizerShards | None = None,
     ) -> None:
         self._model, self._optimizer, self._also = model, optimizer, also
         self._order, self._prefetcher = order, prefetcher
-        self._hang_seconds = hang_seconds
+        self._hang_seconds, self._after_step = hang_seconds, after_step
+        self._grown, self._shards = grown, shards
         self.steps = 0
         self.outcome = ""
         self.changes: list[GroupChange] = []
@@ -133,7 +175,8 @@ class Training:
         self._group: Group | None = None
         self._exchange: exchange.GradientExchange | None = None
         self._buffers: list[torch.Tensor] = []  # as they were before this step's forward pass
-        self._weight = 0.0
+        self._buffers_after: list[torch.Tensor] | None = None  # those of virtual rank 0, after it
+        self._parts: list[tuple[int, float]] = []  # of this step, yet to be computed: virtual ranks and weights
         self._drawn = self._started = False
         self._next: Generation | None = None  # to switch to before the next step
         self._waited: float | None = None  # the generation is given up, after so many seconds
@@ -164,30 +207,63 @@ class Training:
             self._linked().send({"type": "leave"})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole training state, for a checkpoint. In the loop, call it before `step` or after it."""
+        """Return the training state, for a checkpoint. In the loop, call it between two steps: not where `step`
+        returned False.
+
+        With `sharded`, it is this learner's part of the state. Save that of each learner after the same step.
+        """
+        state = self._common_state()
+        state["optimizer"] = self._optimizer.state_dict()
+        if self._shards is not None:
+            state["optimizer"]["state"] = {}
+            state["shards"] = self._shards.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a checkpoint; before the loop, and the same on all learners.
+
+        Args:
+            state: What `state_dict` returned; with `sharded`, the list of what it returned on each learner.
+
+        Raises:
+            ValueError: it is of a training with other data, batch, epochs or seed; or parts are missing, or they are
+                not of the same step.
+        """
+        parts = [state] if isinstance(state, Mapping) else list(state)
+        first = parts[0]
+        if first["order"] != self._order.as_json():
+            raise ValueError(
+                f"the state is of a training with {first['order']}, this learner has {self._order.as_json()}"
+            )
+        if len({int(each["steps"]) for each in parts}) > 1:
+            raise ValueError(
+                f"the parts of the checkpoint are of steps {sorted({int(each['steps']) for each in parts})}; "
+                "give the parts of one step"
+            )
+        if ("shards" in first) != (self._shards is not None):
+            raise ValueError("the state and this training must both be sharded, or none of them")
+        self._optimizer.load_state_dict(first["optimizer"])
+        if self._shards is not None:
+            self._shards.load_state_dict(each["shards"] for each in parts)
+        self._load_common(first)
+
+    def _common_state(self) -> dict[str, Any]:
+        """Return what all learners have: the state without the optimizer's."""
         return {
             "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
             "also": {name: each.state_dict() for name, each in self._also.items()},
+            "grown": self._grown.state_dict() if self._grown else {},
             "steps": self.steps,
             "cursor": [self._cursor.epoch, self._cursor.position],
             "order": self._order.as_json(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; before the loop, and the same on all learners.
-
-        Raises:
-            ValueError: it is of a training with other data, batch, epochs or seed.
-        """
-        if state["order"] != self._order.as_json():
-            raise ValueError(
-                f"the state is of a training with {state['order']}, this learner has {self._order.as_json()}"
-            )
+    def _load_common(self, state: Mapping[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
         for name, each in self._also.items():
             each.load_state_dict(state["also"][name])
+        if self._grown is not None:
+            self._grown.load_state_dict(state["grown"])
         self.steps = int(state["steps"])
         self._cursor = DataCursor(*state["cursor"])
 
@@ -215,14 +291,16 @@ class Training:
             self._close()
 
     def step(self, loss: torch.Tensor) -> bool:
-        """Do the backward pass, exchange gradients, update the parameters and clear the gradients.
+        """Do the backward pass. After the last part of a step: exchange gradients, update the parameters and clear the
+        gradients.
 
         Args:
             loss: The mean over this learner's batch.
 
         Returns:
-            Whether the step is committed. If not, a learner was lost: the model is as before, and the loop goes on with
-            the same samples, shared among those who are left.
+            Whether the step is committed. If not, this learner has further parts of it (with `virtual_ranks`); or a
+            learner was lost: then the model is as before, and the loop goes on with the same samples, shared among
+            those who are left.
 
         Raises:
             LearnerFenced: the others went on without this learner.
@@ -233,53 +311,107 @@ class Training:
                 "step() belongs to a batch of the training: write `for batch in training:` around it, instead of a "
                 "loop over a DataLoader, and call it once for each batch"
             )
+        assert self._exchange is not None
         self._drawn = False
         loss.backward()
-        return self._commit()
+        with torch.no_grad():
+            virtual_rank, weight = self._parts.pop(0)
+            self._exchange.add(virtual_rank, weight, with_square=self._grown is not None)
+            if self._order.virtual_ranks:
+                self._optimizer.zero_grad()
+                if virtual_rank == 0:
+                    self._buffers_after = [each.detach().clone() for each in self._model.buffers()]
+                if self._parts or self._buffers_after is None:
+                    self._restore(self._buffers)
+            if self._parts:
+                return False
+            if self._buffers_after is not None:
+                self._restore(self._buffers_after)
+            return self._commit()
 
     def _one_step(self) -> Iterator[Any]:
-        indices = self._order.draw(self._cursor)
-        mine = share(indices, self.rank, self.learners)
-        self._weight = len(mine) / len(indices)
+        parts = self._order.parts(self._cursor, self.rank, self.learners)
+        samples = len(self._order.draw(self._cursor, self.learners))
+        self._parts = [(part, len(indices) / samples) for part, indices in parts.items() if indices]
         with torch.no_grad():
             self._buffers = [each.detach().clone() for each in self._model.buffers()]
-        if not mine:
-            self._commit()
+        self._buffers_after = None
+        if not self._parts:
+            if self._also and self._after_step is None:
+                raise RuntimeError(
+                    f"this step has {samples} samples for {self.learners} learners, so this one has no batch, and the "
+                    f"program cannot change {', '.join(self._also)} here: give init(after_step=...), for example "
+                    "after_step=scheduler.step"
+                )
+            with torch.no_grad():
+                self._commit()
             return
-        batch = self._prefetcher.get(self._cursor)
-        self._drawn = True
-        yield batch
-        if self._drawn:
-            raise RuntimeError("the last batch was not used: call training.step(loss) once for each batch")
+        while self._parts and self._waited is None:
+            part = self._parts[0][0]
+            batch = self._prefetcher.get(self._cursor, part)
+            if self._order.virtual_ranks:
+                seed_all(f"{self._order.seed}/{self.steps}/{part}")
+            self._drawn = True
+            yield batch
+            if self._drawn:
+                raise RuntimeError("the last batch was not used: call training.step(loss) once for each batch")
+            if self._parts and self._is_broken():
+                self._undo(0.0)
 
     def _commit(self) -> bool:
-        with torch.no_grad():
-            return self._exchange_and_update()
-
-    def _exchange_and_update(self) -> bool:
+        """Exchange gradients and update the parameters. Return False if a learner was lost; then nothing changed."""
         assert self._exchange is not None
+        assert self._group is not None
         with self._linked().locked() as member:
             flag = member.flag()
         try:
             if self._is_broken():
                 raise Broken("another learner gave up this generation", 0.0)
-            flag = self._exchange.sum(self._weight, flag)
+            flag = self._exchange.sum(flag)
+            with self._linked().locked() as member:
+                _raise_if_fenced(member)
+            self._update()
         except Broken as exc:
-            self._optimizer.zero_grad()
-            for buffer, before in zip(self._model.buffers(), self._buffers, strict=True):
-                buffer.copy_(before)
-            self._waited = exc.waited
+            self._undo(exc.waited)
             return False
-        with self._linked().locked() as member:
-            _raise_if_fenced(member)
-        self._optimizer.step()
         self._optimizer.zero_grad()
-        self._cursor = self._order.after(self._cursor)
+        self._cursor = self._order.after(self._cursor, self._group.size)
         self.steps += 1
+        if self._after_step is not None:
+            self._after_step()
         with self._linked().locked() as member:
             member.step = self.steps
             self._next = member.agreed(flag)
         return True
+
+    def _update(self) -> None:
+        """Change the parameters by the summed gradients. Raises Broken: then they are as they were."""
+        assert self._exchange is not None
+        assert self._group is not None
+        rate: AbstractContextManager[None] = nullcontext()
+        if self._grown is not None:
+            gradients = [each.grad for group in self._optimizer.param_groups for each in group["params"]]
+            square = sum(float(each.double().square().sum()) for each in gradients if each is not None)
+            self._grown.add(self._exchange.square_sum, square, self._group.size)
+            rate = self._grown.applied(self._optimizer, self._group.size)
+        with rate:
+            if self._shards is None:
+                self._optimizer.step()
+            else:
+                self._shards.begin_step()
+                self._shards.update(self._group)
+
+    def _undo(self, waited: float) -> None:
+        """Give up the step, and the generation."""
+        self._optimizer.zero_grad()
+        self._parts = []
+        with torch.no_grad():
+            self._restore(self._buffers)
+        self._waited = waited
+
+    def _restore(self, buffers: list[torch.Tensor]) -> None:
+        for buffer, value in zip(self._model.buffers(), buffers, strict=True):
+            buffer.copy_(value)
 
     def _join(self) -> None:
         """Become a member of a generation, the first or a later one."""
@@ -305,8 +437,11 @@ class Training:
         self._next = None
         with self._linked().locked() as member:
             staying = member.me.name in plan.names
+        if self._shards is not None and not self._hand_over(plan):
+            return
         if staying:
-            return self._form(plan, "switch", time.monotonic())
+            self._form(plan, "switch", time.monotonic())
+            return
         self._linked().wait(lambda member: member.left or member.is_broken() or None, FAREWELL_SECONDS)
         with self._linked().locked() as member:
             needed = member.is_broken() and not (member.left or member.fenced)
@@ -314,6 +449,23 @@ class Training:
             self._waited = 0.0
         else:
             self.outcome = "left"
+
+    def _hand_over(self, plan: Generation) -> bool:
+        """Give those who stay the parts of the optimizer's state that only learners hold which leave. Return False if a
+        learner was lost meanwhile."""
+        assert self._shards is not None
+        assert self._group is not None
+        with self._linked().locked() as member:
+            assert member.plan is not None
+            ranks = [member.plan.names.index(name) for name in plan.names if name in member.plan.names]
+        if len(ranks) == self._group.size:
+            return True
+        try:
+            self._shards.distribute(self._group, ranks)
+        except Broken as exc:
+            self._waited = exc.waited
+            return False
+        return True
 
     def _recover(self) -> None:
         """Report the newest step, wait for the next generation, and form it."""
@@ -343,25 +495,48 @@ class Training:
             met = time.monotonic()
             self._drop_group()
             self._group = group
-            self._copy_state(plan, group, me)
+            copied = self._copy_state(plan, group, me)
         except Broken as exc:
             self._waited = exc.waited
             return
-        self._exchange = exchange.GradientExchange(self._model, self._optimizer, group)
+        virtual_ranks = self._order.virtual_ranks
+        self._exchange = exchange.GradientExchange(self._model, self._optimizer, group, virtual_ranks)
         self._prefetcher.regroup(group.rank, group.size)
         with self._linked().locked() as member:
             self._linked().send(member.formed(plan, self.steps))
-        self.changes.append(GroupChange(plan.generation, group.size, cause, met - began, time.monotonic() - met))
+        copy_seconds = time.monotonic() - met
+        self.changes.append(GroupChange(plan.generation, group.size, cause, met - began, copy_seconds, copied))
 
-    def _copy_state(self, plan: Generation, group: Group, me: str) -> None:
-        holds = me in plan.holders
+    def _copy_state(self, plan: Generation, group: Group, me: str) -> int:
+        """Give the newest state to who does not have it. Return how many bytes that took."""
+        holds, steps, copied = me in plan.holders, self.steps, 0
         if len(plan.holders) < len(plan.members):
-            root = plan.names.index(plan.holders[0])
-            state = group.copy_from(root, self.state_dict() if group.rank == root else None)
+            state, copied = copy_state(group, self._holders(plan), self._copied_state() if holds else None)
             if not holds:
-                self.load_state_dict(state)
+                self._load_copied(state)
+        if self._shards is not None:
+            self._shards.settle(holds, steps, self.steps)
         with self._linked().locked() as member:
             member.step = self.steps
+        if self._shards is not None:
+            copied += self._shards.distribute(group, list(range(group.size)))
+        return copied
+
+    def _holders(self, plan: Generation) -> list[int]:
+        return [plan.names.index(each) for each in plan.holders]
+
+    def _copied_state(self) -> dict[str, Any]:
+        """Return what a learner copies: the whole state, but the optimizer's own if it is in parts."""
+        state, optimizer = self._common_state(), self._optimizer.state_dict()
+        return {**state, "optimizer": {**optimizer, "state": {}} if self._shards else optimizer}
+
+    def _load_copied(self, state: Mapping[str, Any]) -> None:
+        if self._shards is None:
+            self._optimizer.load_state_dict(state["optimizer"])
+        else:
+            for group, given in zip(self._optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+                group.update({name: value for name, value in given.items() if name != "params"})
+        self._load_common(state)
 
     def _finish(self) -> None:
         """End, once everybody has the last step."""
