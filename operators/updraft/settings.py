@@ -210,6 +210,13 @@ class Settings(BaseModel):
         le=10,
         description="Part by which the speed of a tenant's elastic jobs together must rise for their sizes to change",
     )
+    elastic_hang_seconds: float = Field(
+        60,
+        gt=0,
+        le=3_600,
+        description="Seconds for which a learner of a job that is resized in place may keep the others waiting in a "
+        "step; then they go on without it",
+    )
     share_half_life_hours: float = Field(
         24, gt=0, le=87_600, description="Hours after which what a tenant has used counts half in its fair share"
     )

@@ -70,6 +70,12 @@ DATA_PATH = "/updraft/data"
 ENDPOINT_TOKEN_KEY = "endpoint-token"
 ENDPOINT_TOKEN_ENV = "MLFLOW_TRACKING_TOKEN"
 MASTER_PORT = 29500  # torch's rendezvous, on learner 1
+# Of a job that is resized in place: where its learners find its coordinator, and after how many seconds without a word
+# a learner is lost.
+ELASTIC_ENV = "UPDRAFT_ELASTIC"
+ELASTIC_HANG_ENV = "UPDRAFT_ELASTIC_HANG_SECONDS"
+COORDINATOR_PORT = 29501
+COORDINATOR_LEARNER = 0  # the value of LABEL_LEARNER of its pod, which is no learner
 
 # --- Roles of pods that this package treats in a special way -----------------------------------------
 TRAIN_ROLE = "train"
@@ -184,6 +190,9 @@ class PodConfig:
     system_metrics_seconds: float = SYSTEM_METRICS_SECONDS  # sampling interval; 0 switches it off
     heartbeat_seconds: float = 2.0
     launcher: bool = False  # whether the program's container starts its processes through LAUNCHER_FILE
+    in_place: bool = False  # learners join and leave while the others train: any of them may report for the job
+    members: int = 0  # for the coordinator: the learners that begin the training
+    result_learners: tuple[int, ...] | None = None  # whose results `restore_results` takes; None: everybody's
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -195,6 +204,7 @@ class PodConfig:
         raw["results_to"] = ResultsBucket(**raw["results_to"]) if raw.get("results_to") else None
         raw["inputs"] = tuple(InputFile(**item) for item in raw["inputs"])
         raw["collect"] = tuple(Collector(**item) for item in raw["collect"])
+        raw["result_learners"] = None if raw["result_learners"] is None else tuple(raw["result_learners"])
         return cls(**raw)
 
 
@@ -245,6 +255,14 @@ class Keys:
     def dump(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """Return the key of a number: when it changes, the program writes the stacks of all its threads (DUMP_FILE)."""
         return f"{self.learner(job_id, role, attempt, learner)}/dump"
+
+    def members(self, job_id: str, role: str, attempt: int) -> str:
+        """Return the key of the members that the coordinator of an attempt shall lead to: JSON, from the platform."""
+        return f"{self.job(job_id)}/attempts/{role}-{attempt}/members.json"
+
+    def group(self, job_id: str, role: str, attempt: int) -> str:
+        """Return the key of what the coordinator of an attempt says of the group of learners: JSON."""
+        return f"{self.job(job_id)}/attempts/{role}-{attempt}/group.json"
 
     def fence(self, job_id: str) -> str:
         """Return the key of {role: number of the only attempt that may have effect}; it is written before that
@@ -436,13 +454,15 @@ def learner_environment(
     processes: int = 1,
     batch: int | None = None,
     lr_scale: float = 1.0,
+    coordinator: str | None = None,
+    hang_seconds: float = 60.0,
 ) -> dict[str, str]:
     """Return the environment of the user's container: FfDL's names, torch's, MLflow's, then the platform's. It holds no
     credential: the token of the MLflow endpoint is added as a reference to the launch's secret.
 
     `processes`: how many a learner has; the launcher sets RANK, LOCAL_RANK and WORLD_SIZE for each. torchrun reads the
     variables PET_*, if the program's command starts it. `batch` and `lr_scale`: of an elastic job whose batch the
-    platform chooses.
+    platform chooses. `coordinator` and `hang_seconds`: of a job that is resized in place.
     """
     environment = {
         "DATA_DIR": DATA_DIR,
@@ -488,4 +508,7 @@ def learner_environment(
     if batch is not None:
         environment[BATCH_ENV] = str(batch)
         environment[LR_SCALE_ENV] = f"{lr_scale:g}"
+    if coordinator is not None:
+        environment[ELASTIC_ENV] = coordinator
+        environment[ELASTIC_HANG_ENV] = f"{hang_seconds:g}"
     return environment

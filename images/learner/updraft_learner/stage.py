@@ -141,7 +141,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     if config.restore_checkpoint is not None:
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
     if config.restore_results:
-        _restore_results(config.results_job or config.job_id, keys, paths, store, out)
+        _restore_results(config, keys, paths, store, out)
     elif config.restore_own_results:
         _restore_own_results(config, keys, paths, store, out)
     _lay_inputs(config, paths, store, out)
@@ -423,13 +423,14 @@ def _lay_inputs(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Tex
         print(f"stage: {each.path}: {megabytes(size)}", file=out, flush=True)
 
 
-def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """Restore the training's results of all learners, for evaluate and export."""
-    root = f"{keys.job(job_id)}/results/learner-"
+def _restore_results(config: PodConfig, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """Restore the training's results of its learners, for evaluate and export."""
+    root = f"{keys.job(config.results_job or config.job_id)}/results/learner-"
+    kept = config.result_learners
     by_learner: list[tuple[int, str, str, int]] = []
     for item in store.list(root):
         learner, _, path = item.key[len(root) :].partition("/")
-        if learner.isdigit() and path:
+        if learner.isdigit() and path and (kept is None or int(learner) in kept):
             by_learner.append((int(learner), safe_path(path), item.key, item.size))
     chosen: dict[str, tuple[str, int]] = {}
     folders: set[str] = set()

@@ -40,6 +40,7 @@ class Elasticity:
         pause_seconds: How long it stands still in a resize.
         resizes: How often it was resized.
         resizing: Whether it is being resized.
+        asked: Who has asked for the only size that it may have; empty: nobody.
     """
 
     limits: Limits
@@ -48,6 +49,7 @@ class Elasticity:
     pause_seconds: float = 0.0
     resizes: int = 0
     resizing: bool = False
+    asked: str = ""
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,8 @@ class _Sizes:
         if each.after.learners < was and self._coming:
             names = ", ".join(self._named(request, self._held[each.job_id]) for request in self._coming[:3])
             return f"resized from {was} to {each.after.learners} learners{batch}: makes room for {names}"
+        if (elastic := self._held[each.job_id].elastic) is not None and elastic.asked:
+            return f"resized from {was} to {each.after.learners} learners{batch}: {elastic.asked}"
         before, after = each.speedup
         faster = f", expected to be {after / before:.2f} times as fast" if before else ""
         return f"resized from {was} to {each.after.learners} learners{batch}: {each.reason}{faster}"

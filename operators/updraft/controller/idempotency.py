@@ -100,6 +100,11 @@ def deployment(role: str, attempt: int) -> IdempotencyKey[Deployment]:
     return IdempotencyKey(f"deployed {role} {attempt}", Deployment)
 
 
+def addition(role: str, attempt: int, learner: int) -> IdempotencyKey[datetime]:
+    """Return the key of when the pod of a learner that joined an attempt was created."""
+    return IdempotencyKey(f"added {role} {attempt} {learner}", datetime)
+
+
 def pod_template(role: str, revision: int) -> IdempotencyKey[dict[str, Any]]:
     """Return the key of the pod, as the API writes it, that each attempt of a role and a revision is made from."""
     return IdempotencyKey(f"template {role} {revision}", dict[str, Any])

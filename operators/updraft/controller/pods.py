@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
 from updraft.controller import comparing, environments, init_from, prepare
-from updraft.controller.idempotency import Deployment, deployment, pod_template
+from updraft.controller.idempotency import Deployment, addition, deployment, pod_template
 from updraft.controller.records import launch_of, manifest_of
 from updraft.controller.specs import JobFacts, grace_of, spec_of
-from updraft.exceptions import RefusedError
+from updraft.exceptions import NotFoundError, RefusedError
 from updraft.kubernetes import clients, gang
-from updraft.kubernetes.launch import objects_of
+from updraft.kubernetes.launch import LaunchSpec, objects_of
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.workflow import BUILD_ROLE, EVALUATE_ROLE, PREPARE_ROLE, TRAIN_ROLE, compares, evaluates_champion
 from updraft_learner import contract
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
     from updraft.ledger import Attempt, Job
+    from updraft.manifest import Manifest
     from updraft.services import Services
 
 log = logging.getLogger(__name__)
@@ -78,49 +79,12 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         # The store has no compare-and-write: this process, if it was suspended, may have just lowered the fence.
         signals.raise_fence(job.tenant, job.id, attempt.role, newest.number, store=services.store)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} has ended, and {newest.number} follows")
-    checkpoint = attempt.resume.checkpoint if attempt.resume else None
     gang.ensure_namespace(core, launch.namespace)
-    credentials = _pod_credentials(services)
-    if attempt.role == PREPARE_ROLE:
-        credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
-    elif attempt.role in (TRAIN_ROLE, EVALUATE_ROLE) or evaluates_champion(attempt.role):
-        credentials["sources"] = prepare.learner_secrets(services, core, job, manifest)
-    if attempt.role == BUILD_ROLE:
-        environments.hand_over(services, job, manifest, attempt)
-    environment = environments.recorded(services, job.id)
-    init = init_from.recorded(services, job.id)
-    inputs = comparing.hand_over(services, job, attempt) if compares(attempt.role) else ()
-    champion = comparing.of_role(services, job.id, attempt.role) if evaluates_champion(attempt.role) else None
+    spec = _spec(services, core, job, manifest, attempt, launch, template)
     if (
         services.ledger.idempotency.get(job.id, deployed) is not None
     ):  # by another controller, while this process was suspended
         return launch
-    spec = spec_of(
-        services.settings,
-        manifest,
-        launch,
-        template,
-        JobFacts(
-            comparing.run_of(services, job, attempt.role) or "",
-            job.mlflow_experiment_id or "",
-            job.code_tree,
-            job.data or (),
-            environment.tree if environment else None,
-            (init.job, init.checkpoint) if init and init.job and init.checkpoint else None,
-            champion.job if champion else None,
-            inputs,
-        ),
-        api_server=clients.api_server_addresses(core) if services.settings.network_policy else (),
-        grace_seconds=grace_seconds(services, attempt),
-        first=attempt.number
-        == min(a.number for a in services.ledger.attempts.of_job(job.id) if a.role == attempt.role),
-        checkpoint=checkpoint,
-        restores=_restores(services, job.id, checkpoint, launch.membership.learners),
-        avoid_nodes=_avoid_nodes(services, attempt),
-        credentials=credentials,
-        # If an earlier call has created the secret, its token stays and this one is not used.
-        endpoint_token=secrets.token_urlsafe(TOKEN_BYTES),
-    )
     gang.create(core, launch, objects_of(spec))
     now = services.ledger.attempts.current(job.id, attempt.role)
     if (
@@ -136,6 +100,110 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     services.ledger.idempotency.record(job.id, deployed, Deployment(names, services.ledger.now()))
     log.info("Launched %d learner(s) of %s as attempt %d", launch.membership.size, launch.role, launch.attempt)
     return launch
+
+
+def add_learners(services: Services, core: CoreV1Api, job: Job, attempt: Attempt, learners: Sequence[int]) -> None:
+    """Create the pods of learners that join the attempt, each once: one that vanishes later is not made again under
+    the same number.
+
+    Raises QuotaError and RefusedError when the cluster refuses a pod; UnavailableError.
+    """
+    records = services.ledger.idempotency
+    new = [n for n in learners if records.get(job.id, addition(attempt.role, attempt.number, n)) is None]
+    if not new:
+        return
+    launch = launch_of(services.settings, job, attempt)
+    names = {launch.pod_name(n): n for n in new}
+    made = objects_of(_spec_of_running(services, core, job, attempt, launch))
+    for pod in made.pods:
+        if (learner := names.get(pod["metadata"]["name"])) is not None:
+            gang.add(core, launch, [pod])
+            records.record(job.id, addition(attempt.role, attempt.number, learner), services.ledger.now())
+    log.info("Launched learner(s) %s of attempt %d beside the others", new, attempt.number)
+
+
+def replace_coordinator(services: Services, core: CoreV1Api, job: Job, attempt: Attempt, number: int) -> None:
+    """Create another pod for the coordinator of the attempt's learners. Raises as `add_learners` does."""
+    launch = launch_of(services.settings, job, attempt)
+    made = objects_of(_spec_of_running(services, core, job, attempt, launch, coordinator=number))
+    assert made.coordinator is not None  # a training that is resized in place has one
+    gang.add(core, launch, [made.coordinator])
+
+
+def _spec_of_running(
+    services: Services, core: CoreV1Api, job: Job, attempt: Attempt, launch: Launch, *, coordinator: int = 1
+) -> LaunchSpec:
+    template = services.ledger.idempotency.get(job.id, pod_template(attempt.role, attempt.revision))
+    assert template is not None  # the attempt was launched from it
+    manifest = manifest_of(job)
+    return _spec(services, core, job, manifest, attempt, launch, template, coordinator=coordinator)
+
+
+def _spec(
+    services: Services,
+    core: CoreV1Api,
+    job: Job,
+    manifest: Manifest,
+    attempt: Attempt,
+    launch: Launch,
+    template: Mapping[str, Any],
+    *,
+    coordinator: int = 1,
+) -> LaunchSpec:
+    """Return what the attempt's objects are made of."""
+    checkpoint = attempt.resume.checkpoint if attempt.resume else None
+    credentials = _pod_credentials(services)
+    if attempt.role == PREPARE_ROLE:
+        credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
+    elif attempt.role in (TRAIN_ROLE, EVALUATE_ROLE) or evaluates_champion(attempt.role):
+        credentials["sources"] = prepare.learner_secrets(services, core, job, manifest)
+    if attempt.role == BUILD_ROLE:
+        environments.hand_over(services, job, manifest, attempt)
+    environment = environments.recorded(services, job.id)
+    init = init_from.recorded(services, job.id)
+    inputs = comparing.hand_over(services, job, attempt) if compares(attempt.role) else ()
+    champion = comparing.of_role(services, job.id, attempt.role) if evaluates_champion(attempt.role) else None
+    return spec_of(
+        services.settings,
+        manifest,
+        launch,
+        template,
+        JobFacts(
+            comparing.run_of(services, job, attempt.role) or "",
+            job.mlflow_experiment_id or "",
+            job.code_tree,
+            job.data or (),
+            environment.tree if environment else None,
+            (init.job, init.checkpoint) if init and init.job and init.checkpoint else None,
+            champion.job if champion else None,
+            inputs,
+            _result_learners(services, champion.job if champion and champion.job else job.id),
+        ),
+        api_server=clients.api_server_addresses(core) if services.settings.network_policy else (),
+        grace_seconds=grace_seconds(services, attempt),
+        first=attempt.number
+        == min(a.number for a in services.ledger.attempts.of_job(job.id) if a.role == attempt.role),
+        checkpoint=checkpoint,
+        restores=_restores(services, job.id, checkpoint, launch.membership.learners),
+        avoid_nodes=_avoid_nodes(services, attempt),
+        credentials=credentials,
+        # If an earlier call has created the secret, its token stays and this one is not used.
+        endpoint_token=secrets.token_urlsafe(TOKEN_BYTES),
+        coordinator=coordinator,
+    )
+
+
+def _result_learners(services: Services, job_id: str) -> tuple[int, ...] | None:
+    """Return the learners that were there at the end of a training whose learners join and leave: what others have
+    left is not its result. None: all of them."""
+    try:
+        manifest = manifest_of(services.ledger.jobs.get(job_id))
+    except NotFoundError:  # a champion from another ledger
+        return None
+    newest = services.ledger.attempts.current(job_id, TRAIN_ROLE)
+    if newest is None or manifest.elastic is None or not manifest.elastic.in_place:
+        return None
+    return newest.membership.learners
 
 
 def deployed_seconds(services: Services, attempt: Attempt) -> float:

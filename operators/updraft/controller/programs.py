@@ -145,6 +145,8 @@ def _environment(
         processes=processes_in(manifest, launch.role) or max(1, manifest.resources.gpus),
         batch=launch.batch,
         lr_scale=launch.lr_scale,
+        coordinator=launch.coordinator_address if launch.in_place else None,
+        hang_seconds=settings.elastic_hang_seconds,
     )
     if launch.role == BUILD_ROLE:
         own = objects.environment({**platform, **proxies}, ())

@@ -24,6 +24,7 @@ from updraft.recovery.progress import ProgressFinding, ProgressHistory, Progress
 if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
     from updraft.ledger import Job
+    from updraft.lifecycle.membership import Membership
     from updraft.recovery.facts import PodFacts
     from updraft.services import Services
     from updraft_learner.contract import LearnerStatus
@@ -42,6 +43,7 @@ class ProgressMonitor:
         manifest = manifest_of(job)
         budget = manifest.budget
         self._elastic = manifest.elastic is not None
+        self._members: Membership | None = launch.membership  # None: they change just now
         self._began: tuple[float, int] | None = None  # the time of the first status with a step, and that step
         self._scaling: dict[str, Any] = {}  # what the program has reported last
         self._launch = launch
@@ -51,6 +53,10 @@ class ProgressMonitor:
         self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
         self._next = self._clock() + services.timing.progress_looks.turn_seconds()
         self._dumps = 0
+
+    def regroup(self, members: Membership | None) -> None:
+        """Measure the speed of these members from now on; None: of nobody, because they change just now."""
+        self._members, self._began = members, None
 
     async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
         """Return why the attempt is to be ended (STALLED or GIVEN_UP), if it is."""
@@ -98,15 +104,17 @@ class ProgressMonitor:
             return
         self._scaling = found
         launch = self._launch
-        self._services.ledger.queue.note_analysis(launch.job_id, launch.membership.size, analysis_of(found))
+        size = (self._members or launch.membership).size
+        self._services.ledger.queue.note_analysis(launch.job_id, size, analysis_of(found))
 
     def _note_speed(self, statuses: Sequence[LearnerStatus]) -> None:
         """Record how long a step of an elastic job takes with the present learners, since the first look at its
         steps."""
         from updraft.allocation.scalability import Report
 
+        members = self._members
         seen = [status for status in statuses if "last" in status.steps]
-        if not seen:
+        if not seen or members is None:
             return
         now = seen[0].t, seen[0].steps["last"]
         began = self._began = self._began or now
@@ -116,8 +124,9 @@ class ProgressMonitor:
         launch = self._launch
         each = seconds / steps
         first = datetime.fromtimestamp(began[0] - each * max(0, began[1] - seen[0].steps["first"]), UTC)
-        report = Report(launch.membership.size, launch.batch, each)
-        self._services.ledger.queue.note_speed(launch.job_id, launch.attempt, report, steps, first)
+        report = Report(members.size, launch.batch, each)
+        queue = self._services.ledger.queue
+        queue.note_speed(launch.job_id, launch.attempt, report, steps, first, generation=members.generation)
 
     def _seen(self, learner: int, status: LearnerStatus, log_lines: int) -> ProgressReport:
         known = self._read.get(learner)

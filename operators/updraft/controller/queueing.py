@@ -49,15 +49,18 @@ def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = 
 
 def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = TRAIN_ROLE) -> GangRequest:
     from updraft.allocation import GangRequest, Placement
-    from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
+    from updraft.kubernetes.objects import COORDINATOR_MEMORY_MIB, SIDECAR_MEMORY_MIB
 
     trains = role in (TRAIN_ROLE, *BEFORE_ROLES)
     resources = manifest.resources
+    beside_mib = SIDECAR_MEMORY_MIB
+    if trains and manifest.elastic is not None and manifest.elastic.in_place:
+        beside_mib += COORDINATOR_MEMORY_MIB
     return GangRequest(
         job_id=job_id,
         learners=place_learners(manifest, role),
         cpus=resources.cpus,
-        memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
+        memory_mib=memory_mib(manifest) + beside_mib,
         gpus=resources.gpus,
         gpu_type=resources.gpu_type,
         requested_at=requested_at,

@@ -36,6 +36,7 @@ class JobFacts:
         init: Job and name of the checkpoint that the training begins with; None: it begins from scratch.
         results_job: The job whose results are evaluated; None: this one.
         inputs: Files that the comparison of two models reads.
+        result_learners: The learners whose results are evaluated and exported; None: all.
     """
 
     run_id: str = ""
@@ -46,6 +47,7 @@ class JobFacts:
     init: tuple[str, str] | None = None
     results_job: str | None = None
     inputs: tuple[contract.InputFile, ...] = ()
+    result_learners: tuple[int, ...] | None = None
 
 
 def grace_of(settings: Settings, role: str, limits: Iterable[int]) -> int:
@@ -72,6 +74,7 @@ def spec_of(
     avoid_nodes: tuple[str, ...] = (),
     credentials: Mapping[str, Any] | None = None,
     endpoint_token: str = "",
+    coordinator: int = 1,
 ) -> LaunchSpec:
     """Return everything that the objects of the launch are made of.
 
@@ -85,6 +88,7 @@ def spec_of(
         avoid_nodes: nodes on which the role was lost before.
         credentials: what the sidecar may use, by service.
         endpoint_token: of the sidecar's MLflow endpoint.
+        coordinator: the number of the coordinator's pod, for learners that join and leave.
     """
     without_data = runs_own_program(launch.role)
     closed = (*policies.METADATA_NETWORKS, *settings.closed_networks, *api_server)
@@ -106,6 +110,7 @@ def spec_of(
         placement=placement_of(settings, manifest, launch, avoid_nodes),
         credentials=credentials or {},
         endpoint_token=endpoint_token,
+        coordinator=coordinator,
     )
 
 
@@ -143,7 +148,13 @@ def _cache_bytes(settings: Settings, manifest: Manifest) -> int:
 
 
 def _config(
-    settings: Settings, manifest: Manifest, launch: Launch, facts: JobFacts, *, first: bool, checkpoint: str | None
+    settings: Settings,
+    manifest: Manifest,
+    launch: Launch,
+    facts: JobFacts,
+    *,
+    first: bool,
+    checkpoint: str | None,
 ) -> contract.PodConfig:
     """Return the configuration of the first learner's sidecar."""
     inputs = JobFacts() if runs_own_program(launch.role) else facts
@@ -179,4 +190,7 @@ def _config(
         results_job=facts.results_job,
         inputs=facts.inputs,
         restore_own_results=launch.role == TRAIN_ROLE and not first,
+        in_place=launch.in_place,
+        members=launch.membership.size if launch.in_place else 0,
+        result_learners=None if launch.role == TRAIN_ROLE else facts.result_learners,
     )

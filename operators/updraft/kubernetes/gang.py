@@ -7,6 +7,7 @@ found" count as success.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from updraft.exceptions import QuotaError, RefusedError
@@ -48,7 +49,7 @@ def create(core: CoreV1Api, launch: Launch, made: LaunchObjects) -> None:
     namespace, as_dict = launch.namespace, core.api_client.sanitize_for_serialization
     try:
         created = call("create the job's secret", core.create_namespaced_secret, namespace, made.secret, ok=EXISTS)
-        name = made.secret["metadata"]["name"]
+        name = made.secret["metadata"]["name"]  # the launch's base name
         anchor = created or call("read the job's secret", core.read_namespaced_secret, name, namespace)
         owner = {"apiVersion": "v1", "kind": "Secret", **as_dict(anchor)}
         for what, method, companion in (
@@ -58,18 +59,24 @@ def create(core: CoreV1Api, launch: Launch, made: LaunchObjects) -> None:
         ):
             if companion is not None:
                 call(f"create the job's {what}", method, namespace, policies.owned_by(companion, [owner]), ok=EXISTS)
-        for pod in made.pods:
-            call(f"create pod {pod['metadata']['name']}", core.create_namespaced_pod, namespace, pod, ok=EXISTS)
-        _bind(core, launch, name)
+        add(core, launch, made.all_pods)
     except QuotaError:
         # The API server checks quotas before names: a full quota also refuses pods that an earlier call has created.
-        if len(_listed(core, launch)) < len(made.pods):
+        if len(_listed(core, launch)) < len(made.all_pods):
             delete(core, namespace, launch.selector, grace_seconds=0)
             raise
         _bind(core, launch, made.secret["metadata"]["name"])
     except RefusedError:
         delete(core, namespace, launch.selector, grace_seconds=0)
         raise
+
+
+def add(core: CoreV1Api, launch: Launch, pods: Sequence[Manifest]) -> None:
+    """Create pods of a launch whose other objects exist. Raises QuotaError and RefusedError; the pods before that one
+    exist then."""
+    for pod in pods:
+        call(f"create pod {pod['metadata']['name']}", core.create_namespaced_pod, launch.namespace, pod, ok=EXISTS)
+    _bind(core, launch, launch.base_name)
 
 
 def _bind(core: CoreV1Api, launch: Launch, secret: str) -> None:
@@ -114,6 +121,18 @@ def delete(core: CoreV1Api, namespace: str, selector: str, *, grace_seconds: int
             name = secret.metadata.name
             call(f"delete secret {name}", core.delete_namespaced_secret, name, namespace, ok=GONE)
     return len(pods.items) if pods else 0
+
+
+def remove(core: CoreV1Api, launch: Launch, pod: str, *, grace_seconds: int) -> None:
+    """Ask for the deletion of one pod of a launch."""
+    call(
+        f"delete pod {pod}",
+        core.delete_namespaced_pod,
+        pod,
+        launch.namespace,
+        grace_period_seconds=grace_seconds,
+        ok=GONE,
+    )
 
 
 def wait_gone(core: CoreV1Api, namespace: str, selector: str, *, timeout_seconds: float) -> bool:

@@ -57,6 +57,7 @@ class LaunchSpec:
         endpoint_token: The token of the sidecar's MLflow endpoint.
         cache_claim: The claim of the node's cache, for launches with packages, or data that is mounted or streamed.
         placement: The size of the learners' shared memory, and which nodes are near each other.
+        coordinator: The number of the coordinator's pod, for a launch whose learners join and leave.
     """
 
     launch: Launch
@@ -75,22 +76,29 @@ class LaunchSpec:
     credentials: Mapping[str, Any] = field(default_factory=dict)
     endpoint_token: str = ""
     placement: Placement = field(default_factory=Placement)
+    coordinator: int = 1
 
 
 @dataclass(frozen=True)
 class LaunchObjects:
-    """The objects of one launch, each in API form."""
+    """The objects of one launch, each in API form. `pods` are those of the learners."""
 
     secret: Manifest
     pods: Sequence[Manifest]
+    coordinator: Manifest | None = None
     policy: Manifest | None = None
     service: Manifest | None = None
     budget: Manifest | None = None
 
+    @property
+    def all_pods(self) -> list[Manifest]:
+        """Return the pods in the order in which they are created."""
+        return [*([] if self.coordinator is None else [self.coordinator]), *self.pods]
+
     def in_order(self) -> list[Manifest]:
         """Return all of them in the order in which they are created."""
         beside = (self.secret, self.policy, self.service, self.budget)
-        return [*(each for each in beside if each is not None), *self.pods]
+        return [*(each for each in beside if each is not None), *self.all_pods]
 
 
 def objects_of(spec: LaunchSpec) -> LaunchObjects:
@@ -109,10 +117,14 @@ def objects_of(spec: LaunchSpec) -> LaunchObjects:
     if spec.cache_claim is not None:
         linked = spec.config.environment_tree is not None or any(m.mode == "mount" for m in spec.config.data)
         pod = with_cache(pod, spec.cache_claim, for_program=linked)
+    coordinator = None
+    if launch.in_place:
+        coordinator = objects.coordinator_pod(pod, launch, spec.config, spec.sidecar_image, spec.coordinator)
     return LaunchObjects(
         secret=objects.credentials_secret(launch, spec.credentials, spec.endpoint_token),
         pods=objects.role_to_pods(with_claims(pod, spec.claims), launch, spec.config, restores=spec.restores),
+        coordinator=coordinator,
         policy=policies.network_policy(launch, spec.outside) if spec.outside is not None else None,
-        service=objects.headless_service(launch) if launch.membership.size > 1 else None,
+        service=objects.headless_service(launch) if launch.named else None,
         budget=policies.disruption_budget(launch) if spec.disruption_budget else None,
     )

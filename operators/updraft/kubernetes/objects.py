@@ -25,6 +25,11 @@ Manifest = dict[str, Any]  # a Kubernetes object in API form
 DISK_RESOURCE = "ephemeral-storage"
 SIDECAR_MEMORY_MIB = 128  # the sidecar's memory request; admission adds it for each learner
 SIDECAR_MEMORY_LIMIT_MIB = 1024
+# The same for the coordinator of learners that join and leave; admission adds it for each learner, beside any of which
+# the coordinator may run.
+COORDINATOR_MEMORY_MIB = 48
+COORDINATOR_MEMORY_LIMIT_MIB = 256
+COORDINATOR_GRACE_SECONDS = 2
 # The user of every container: the sidecar has to read the program's files, and some libraries make files that only
 # their owner may read (safetensors: 0600). It also replaces the image's own user, which in most public images is root.
 LEARNER_UID = 10001
@@ -63,6 +68,27 @@ class Launch:
     membership: Membership
     batch: int | None = None  # the global batch, of an elastic job whose batch the platform chooses
     lr_scale: float = 1.0
+    least: int | None = None  # of a training that is resized in place: its fewest learners
+
+    @property
+    def in_place(self) -> bool:
+        """Return whether learners join and leave while the others train."""
+        return self.least is not None
+
+    @property
+    def named(self) -> bool:
+        """Return whether the launch's pods find each other by name."""
+        return self.in_place or self.membership.size > 1
+
+    @property
+    def coordinator_host(self) -> str:
+        """Return the host name of the coordinator, whichever of its pods has it."""
+        return f"{self.base_name}-c"
+
+    @property
+    def coordinator_address(self) -> str:
+        """Return where the learners find their coordinator."""
+        return f"{self.coordinator_host}.{self.base_name}:{contract.COORDINATOR_PORT}"
 
     @property
     def base_name(self) -> str:
@@ -226,8 +252,10 @@ def role_to_pods(
     of each learner that goes on from another one than the configuration's.
     """
     own = restores or {}
+    # A learner that joins copies the state of the others.
+    kept = dict.fromkeys(launch.membership.joined_later) | dict(own)
     return [
-        _nth(pod, launch, replace(config, learner=n, restore_checkpoint=own.get(n, config.restore_checkpoint)))
+        _nth(pod, launch, replace(config, learner=n, restore_checkpoint=kept.get(n, config.restore_checkpoint)))
         for n in launch.membership.learners
     ]
 
@@ -240,7 +268,7 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
     result["metadata"]["namespace"] = launch.namespace
     result["metadata"].setdefault("labels", {}).update(launch.labels(learner))
     spec = result["spec"]
-    if launch.membership.size > 1:
+    if launch.named:
         spec["hostname"] = name
         spec["subdomain"] = launch.base_name
     for volume in spec["volumes"]:
@@ -259,6 +287,7 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
         "UPDRAFT_ATTEMPT": str(launch.attempt),
         contract.BATCH_ENV: str(launch.batch),
         contract.LR_SCALE_ENV: f"{launch.lr_scale:g}",
+        contract.ELASTIC_ENV: launch.coordinator_address,
     }
     for container in spec["containers"]:
         for variable in container.get("env", []):
@@ -269,8 +298,63 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
     return result
 
 
+def coordinator_pod(learner: Manifest, launch: Launch, config: PodConfig, sidecar_image: str, number: int) -> Manifest:
+    """Return the pod of the coordinator of learners that join and leave while the others train.
+
+    It may run wherever the `learner` may whose pod is given. A launch has one such pod at a time; `number`, from 1,
+    tells them apart.
+    """
+    spec = learner["spec"]
+    host = f"{launch.coordinator_host}.{launch.base_name}.{launch.namespace}.svc.cluster.local"
+    variables = {
+        "UPDRAFT_CREDENTIALS_FILE": contract.CREDENTIALS_FILE,
+        contract.CONFIG_ENV: verbatim(config.to_json()),
+        contract.ELASTIC_ENV: f"{host}:{contract.COORDINATOR_PORT}",
+    }
+    program = next(c for c in spec["containers"] if c["name"] == contract.MAIN_CONTAINER)
+    hang = [each for each in program["env"] if each["name"] == contract.ELASTIC_HANG_ENV]
+    mount = contract.CREDENTIALS_FILE.rpartition("/")[0]
+    container = {
+        "name": contract.MAIN_CONTAINER,
+        "image": sidecar_image,
+        "command": ["python", "-m", "updraft_learner.elastic.pod"],
+        "env": [*({"name": name, "value": value} for name, value in variables.items()), *hang],
+        "volumeMounts": [{"name": contract.CREDENTIALS_VOLUME, "mountPath": mount, "readOnly": True}],
+        "resources": {
+            "requests": {"cpu": "0", "memory": f"{COORDINATOR_MEMORY_MIB}Mi"},
+            "limits": {"memory": f"{COORDINATOR_MEMORY_LIMIT_MIB}Mi"},
+        },
+        "securityContext": {**copy.deepcopy(UNPRIVILEGED), "readOnlyRootFilesystem": True},
+    }
+    secret = {"secretName": launch.base_name, "defaultMode": 0o440}
+    taken = ("tolerations", "nodeSelector", "imagePullSecrets", "priorityClassName", "schedulerName", "securityContext")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{launch.coordinator_host}{number}",
+            "namespace": launch.namespace,
+            "labels": launch.labels(contract.COORDINATOR_LEARNER),
+        },
+        "spec": {
+            **{name: copy.deepcopy(spec[name]) for name in taken if spec.get(name)},
+            "containers": [container],
+            "volumes": [{"name": contract.CREDENTIALS_VOLUME, "secret": secret}],
+            "restartPolicy": "Never",  # another one is made in its place, on a node that may be another one
+            "hostname": launch.coordinator_host,
+            "subdomain": launch.base_name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": COORDINATOR_GRACE_SECONDS,
+        },
+    }
+
+
 def headless_service(launch: Launch) -> Manifest:
     """Give each learner a name that the others resolve, before it is ready."""
+    ports = {"master": contract.MASTER_PORT}
+    if launch.in_place:
+        ports["coordinator"] = contract.COORDINATOR_PORT
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -279,7 +363,7 @@ def headless_service(launch: Launch) -> Manifest:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": launch.labels(),
-            "ports": [{"name": "master", "port": contract.MASTER_PORT}],
+            "ports": [{"name": name, "port": port} for name, port in ports.items()],
         },
     }
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from updraft.kubernetes.objects import Launch, Manifest
-from updraft_learner.contract import LABEL_JOB
+from updraft_learner.contract import COORDINATOR_LEARNER, LABEL_JOB, LABEL_LEARNER
 
 EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 DNS_PORT = 53
@@ -122,7 +122,7 @@ def _all_but(version: int, closed: Sequence[str]) -> Manifest:
 
 def disruption_budget(launch: Launch) -> Manifest:
     """Return a budget that keeps each learner from eviction while its peers train: `kubectl drain` waits until the
-    launch has ended.
+    launch has ended. Where learners join and leave while the others train, it keeps the fewest that the job may have.
 
     It is a number: for pods without a controller the API accepts nothing else.
     """
@@ -131,8 +131,11 @@ def disruption_budget(launch: Launch) -> Manifest:
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(launch),
         "spec": {
-            "minAvailable": launch.membership.size,
-            "selector": {"matchLabels": launch.labels()},
+            "minAvailable": launch.membership.size if launch.least is None else launch.least,
+            "selector": {
+                "matchLabels": launch.labels(),
+                "matchExpressions": [{"key": LABEL_LEARNER, "operator": "NotIn", "values": [str(COORDINATOR_LEARNER)]}],
+            },
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

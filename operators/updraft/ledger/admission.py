@@ -19,7 +19,7 @@ from updraft.exceptions import RefusedError
 from updraft.ledger import bounds, revisions, rounds
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import UNPLANNED, Admission, Analysis, JobSizes, QueueNews, QueueRow, SizeRow, Use
-from updraft.ledger.sizes import Series, elasticity, measured_in_queue, measured_of, remarks
+from updraft.ledger.sizes import Measured, Series, elasticity, limits_of, measured_in_queue, measured_of, remarks
 from updraft.ledger.sizes import note_analysis as record_analysis
 from updraft.ledger.tables import WORD_LENGTH, UtcDateTime, checkpoints, grants, jobs, queue, speeds, uses
 from updraft.lifecycle import TERMINAL, State
@@ -71,6 +71,8 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "sized_at": None,
         "asked_at": None,
     }
+    if row is not None and row.pinned is not None and request.elastic is not None:
+        values |= _waiting_amounts(request.elastic.limits, row.pinned)
     if row is None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
     else:
@@ -317,6 +319,81 @@ def settle(connection: Connection, job_id: str, now: datetime) -> bool:
     return True
 
 
+def target(connection: Connection, job_id: str) -> tuple[int, str] | None:
+    """Return the learners that a job is being given, and why; None if it keeps its size."""
+    row = _row(connection, job_id)
+    if row is None or row.target is None or row.granted_at is None or row.released_at is not None:
+        return None
+    return row.target, row.leaving or ""
+
+
+def settle_in_place(connection: Connection, job_id: str, learners: int, pause: float | None, now: datetime) -> None:
+    """Give a job whose learners have joined or left while the others trained the size that it has now.
+
+    Args:
+        learners: Those that train. Another number than was decided is what the cluster had room for.
+        pause: The seconds for which the others stood still; None: unknown.
+    """
+    _lock(connection)
+    row = _row(connection, job_id)
+    if row is None or row.granted_at is None or row.released_at is not None:
+        return
+    if row.target is None and learners >= row.learners:  # lost learners were replaced
+        return
+    refused = learners < (row.target or row.learners)
+    if row.learners != learners:  # what it grew into was its own from the decision on
+        _used(connection, row, now)
+    values = {
+        "learners": learners,
+        "target": None,
+        "target_batch": None,
+        "leaving": None,
+        "asked_at": None,
+        "sized_at": now if row.learners != learners else row.sized_at,
+        "resizes": row.resizes + 1,
+        "changed": count_change(connection),
+    }
+    connection.execute(update(grants).where(grants.c.job_id == job_id).values(**values))
+    rounds.settled(connection, job_id, pause, now, refused=refused)
+
+
+def pin(connection: Connection, job_id: str, learners: int | None, by: str) -> None:
+    """Fix the learners of an elastic job, or leave them to the planner again; counts as a change of the queue.
+
+    Raises RefusedError if the job has no place, is not elastic, or is being resized.
+    """
+    job = job_rows.get(connection, job_id, lock=True)
+    _lock(connection)
+    row = _row(connection, job_id)
+    if job.ended or row is None or row.released_at is not None or job.state is State.STORING:
+        raise RefusedError(f"job: {job_id!r} is {job.state}, so it has no learners to scale")
+    if row.elastic is None:
+        raise RefusedError(f"job: {job_id!r} is not elastic; give its manifest the section elastic")
+    if row.target is not None or job.state is State.RESIZING:
+        raise RefusedError(f"job: {job_id!r} is being resized; retry when it is not")
+    values: dict[str, Any] = {"pinned": learners, "pinned_by": by if learners is not None else None}
+    if row.granted_at is None:
+        values |= _waiting_amounts(limits_of(row, Measured()), learners)
+    changed = count_change(connection)
+    connection.execute(update(grants).where(grants.c.job_id == job_id).values(**values, changed=changed))
+
+
+def promised(connection: Connection, job_id: str) -> int | None:
+    """Return the learners that a job has, is being given, or waits for; None if it has no place."""
+    row = _row(connection, job_id)
+    return None if row is None or row.released_at is not None else (row.target or row.learners)
+
+
+def _waiting_amounts(limits: Limits, learners: int | None) -> dict[str, Any]:
+    """Return the columns of a job that waits for so many learners; None: for its fewest."""
+    from updraft.allocation.scalability import curve_points
+
+    if learners is not None:
+        limits = replace(limits, min_learners=learners, max_learners=learners)
+    first = curve_points(limits, ())[0]
+    return {"learners": first.learners, "batch": first.batch}
+
+
 def resizes(connection: Connection, job_id: str) -> bool:
     """Return whether the job is being given another size."""
     row = _row(connection, job_id)
@@ -357,11 +434,18 @@ def sizes(connection: Connection, job_id: str, now: datetime) -> JobSizes:
 
 
 def note_speed(
-    connection: Connection, job_id: str, attempt: int, report: Report, steps: int, began: datetime, now: datetime
+    connection: Connection,
+    job_id: str,
+    members: tuple[int, int],
+    report: Report,
+    steps: int,
+    began: datetime,
+    now: datetime,
 ) -> None:
-    """Record how long a step takes in this attempt, whose first step was at `began`; replaces what was measured before.
-    The first report of an attempt is a reason to plan, and ends the pause of a resize."""
-    mine = (speeds.c.job_id == job_id) & (speeds.c.attempt == attempt)
+    """Record how long a step takes with the members of an attempt's generation, whose first step was at `began`;
+    replaces what was measured before. Its first report is a reason to plan, and ends the pause of a resize."""
+    attempt, generation = members
+    mine = (speeds.c.job_id == job_id) & (speeds.c.attempt == attempt) & (speeds.c.generation == generation)
     values = {
         "learners": report.learners,
         "batch": report.batch,
@@ -374,7 +458,7 @@ def note_speed(
     if connection.execute(update(speeds).where(mine).values(**values)).rowcount == 0:
         asked = None if row is None else row.asked_at
         pause = None if asked is None else max(0.0, (began - asked).total_seconds())
-        connection.execute(insert(speeds).values(job_id=job_id, attempt=attempt, pause=pause, **values))
+        connection.execute(insert(speeds).values(job_id=job_id, attempt=attempt, generation=generation, **values))
         change = update(grants).where(grants.c.job_id == job_id)
         connection.execute(change.values(asked_at=None, changed=count_change(connection)))
     if row is not None and row.elastic is not None and row.target is None:

@@ -8,7 +8,7 @@ sibling modules) take the open transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,7 @@ from updraft.ledger import (
     schedules,
     series,
 )
+from updraft.ledger.admission import Decide
 from updraft.ledger.engine import reading, writing
 from updraft.ledger.records import (
     Admission,
@@ -61,7 +62,7 @@ from updraft.ledger.records import (
     Validation,
 )
 from updraft.ledger.tables import tenancy
-from updraft.lifecycle import State, Verdict
+from updraft.lifecycle import State, Verdict, is_legal
 from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.resume import ResumePlan
@@ -71,6 +72,10 @@ if TYPE_CHECKING:  # NumPy
     from updraft.allocation.scalability import Report
 
 T = TypeVar("T")
+
+
+class _NotDecided(Exception):
+    """The plan does not say what was asked for."""
 
 
 class _Repository:
@@ -362,11 +367,44 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.sizes(connection, job_id, self._clock())
 
-    def note_speed(self, job_id: str, attempt: int, report: Report, steps: int, began: datetime) -> None:
-        """Record how long a step takes in this attempt, whose first step was at `began`, measured over so many steps;
-        replaces what was measured before."""
+    def target(self, job_id: str) -> tuple[int, str] | None:
+        """Return the learners that a job is being given, and why; None if it keeps its size."""
+        with self._reading() as connection:
+            return admission.target(connection, job_id)
+
+    def scale(self, job_id: str, learners: int | None, by: str, decide: Decide) -> bool:
+        """Fix the learners of an elastic job, and plan the queue; None leaves them to the planner again.
+
+        Returns False, and changes nothing, if the plan does not give it so many. Raises RefusedError if the job cannot
+        be scaled now.
+        """
+        with suppress(_NotDecided), self._writing() as connection:
+            admission.pin(connection, job_id, learners, by)
+            admission.plan(connection, decide, self._clock)
+            if learners is not None and admission.promised(connection, job_id) != learners:
+                raise _NotDecided  # nothing of this transaction is kept
+            return True
+        return False
+
+    def settle_in_place(
+        self, job_id: str, learners: int, reason: str, evidence: Mapping[str, Any], *, pause: float | None
+    ) -> None:
+        """Record that a job has so many learners now, after some have joined or left while the others trained, who
+        stood still for `pause` seconds. It is PROCESSING again."""
         with self._writing() as connection:
-            admission.note_speed(connection, job_id, attempt, report, steps, began, self._clock())
+            now = self._clock()
+            job = jobs.get(connection, job_id, lock=True)
+            admission.settle_in_place(connection, job_id, learners, pause, now)
+            if is_legal(job.state, State.PROCESSING):
+                jobs.move(connection, job_id, State.PROCESSING, reason, evidence, now)
+
+    def note_speed(
+        self, job_id: str, attempt: int, report: Report, steps: int, began: datetime, *, generation: int = 1
+    ) -> None:
+        """Record how long a step takes with the members of this generation of an attempt, whose first step was at
+        `began`, measured over so many steps; replaces what was measured before."""
+        with self._writing() as connection:
+            admission.note_speed(connection, job_id, (attempt, generation), report, steps, began, self._clock())
 
     def note_analysis(self, job_id: str, learners: int, found: Analysis) -> None:
         """Record what an elastic job with so many learners has measured of its own scaling."""

@@ -73,6 +73,19 @@ def measured(connection: Connection, job_id: str, report: Report, pause: float |
     connection.execute(update(resizes).where(resizes.c.id == row.id).values(**values))
 
 
+def settled(connection: Connection, job_id: str, pause: float | None, now: datetime, *, refused: bool) -> None:
+    """Record that the learners of the job's newest decision have joined or left while the others trained.
+
+    Args:
+        pause: The seconds for which the others stood still; None: unknown.
+        refused: Whether not all that should join did; then there is no result to wait for.
+    """
+    values: dict[str, Any] = {"pause": pause, "refused": refused}
+    if refused:
+        values["closed_at"] = now
+    connection.execute(update(resizes).where(resizes.c.job_id == job_id, _OPEN).values(**values))
+
+
 def newest(connection: Connection, limit: int, tenants: Collection[str]) -> list[ResizeRow]:
     """Return the decisions about jobs of these tenants, newest round first; at most `limit` rounds."""
     of_tenants = jobs.c.tenant.in_(tenants)

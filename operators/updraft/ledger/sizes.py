@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 from updraft.allocation import Elasticity
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Analysis, Job
-from updraft.ledger.tables import analyses, attempts, exchanges, grants, jobs, speeds
+from updraft.ledger.tables import analyses, attempts, exchanges, grants, jobs, resizes, speeds
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.policy import NO_QUOTA, NO_ROOM
@@ -74,7 +74,7 @@ def measured_of(connection: Connection, tenant: str, name: str, now: datetime) -
     found, noise = _analyses(connection, tenant, name)
     return Measured(
         [Report(row.learners, row.batch, row.seconds, float(min(row.steps, MOST_WEIGHT))) for row in rows],
-        [row.pause for row in rows if row.pause is not None],
+        _pauses(connection, tenant, name),
         found,
         noise,
         _exchanges(connection, tenant) if found.gradient_bytes is not None else {},
@@ -82,8 +82,21 @@ def measured_of(connection: Connection, tenant: str, name: str, now: datetime) -
     )
 
 
+def _pauses(connection: Connection, tenant: str, name: str) -> list[float]:
+    """Return for how long the jobs of a series stood still in resizes, newest first."""
+    query = (
+        select(resizes.c.pause)
+        .join_from(resizes, jobs, resizes.c.job_id == jobs.c.id)
+        .where(jobs.c.tenant == tenant, jobs.c.name == name, resizes.c.pause.is_not(None))
+        .order_by(resizes.c.id.desc())
+        .limit(MOST_REPORTS)
+    )
+    return [float(value) for value in connection.execute(query).scalars()]
+
+
 def _refused(connection: Connection, tenant: str, name: str, since: datetime) -> int | None:
-    """Return the fewest learners of attempts for which there was no room, though the planner had granted it."""
+    """Return the fewest learners of attempts, or of resizes in place, for which there was no room though the planner
+    had granted it."""
     query = (
         select(attempts.c.membership)
         .join_from(attempts, jobs, attempts.c.job_id == jobs.c.id)
@@ -91,7 +104,12 @@ def _refused(connection: Connection, tenant: str, name: str, since: datetime) ->
         .where(attempts.c.label.in_((NO_ROOM, NO_QUOTA)), attempts.c.ended_at > since)
     )
     found = [Membership.from_json(value).size for value in connection.execute(query).scalars() if value is not None]
-    return min(found, default=None)
+    others = (
+        select(resizes.c.after)
+        .join_from(resizes, jobs, resizes.c.job_id == jobs.c.id)
+        .where(jobs.c.tenant == tenant, jobs.c.name == name, resizes.c.refused, resizes.c.closed_at > since)
+    )
+    return min([*found, *connection.execute(others).scalars()], default=None)
 
 
 def note_analysis(connection: Connection, job_id: str, learners: int, found: Analysis, now: datetime) -> bool:
@@ -203,13 +221,18 @@ def elasticity(row: Row[Any], measured: Series) -> Elasticity | None:
     limits, analysis = limits_of(row, known), known.analysis
     exchange = fit_exchange(known.exchanges.get(kind_of(row), ()))
     composed = composed_reports(limits, analysis.timings, analysis.gradient_bytes, exchange)
+    if row.pinned is not None:
+        limits = replace(limits, min_learners=row.pinned, max_learners=row.pinned)
     points = curve_points(limits, known.reports, composed)
     if not points:  # the manifest was checked: it allows one
         return None
-    if known.refused is not None:  # what the planner sees of the cluster is not all: a quota, pods of others
+    if (
+        known.refused is not None and row.pinned is None
+    ):  # what the planner sees of the cluster is not all: a quota, pods of others
         points = tuple(point for point in points if point.learners < known.refused) or points[:1]
     pause = median(known.pauses) if known.pauses else RESIZE_SECONDS
-    return Elasticity(limits, Curve(points), row.sized_at, pause, row.resizes, row.target is not None)
+    asked = "" if row.pinned is None else f"asked for by {row.pinned_by}"
+    return Elasticity(limits, Curve(points), row.sized_at, pause, row.resizes, row.target is not None, asked)
 
 
 def remarks(row: Row[Any], known: Measured) -> list[str]:
@@ -217,6 +240,11 @@ def remarks(row: Row[Any], known: Measured) -> list[str]:
     from updraft.allocation.scalability import ignores_learners
 
     limits, found = limits_of(row, known), []
+    if row.pinned is not None:
+        found.append(
+            f"{row.pinned_by} has fixed it at {row.pinned} learner{'s' * (row.pinned > 1)}. `updraft scale JOB auto` "
+            "leaves its size to the platform again."
+        )
     if known.refused is not None and known.refused > limits.min_learners:
         found.append(
             f"The cluster had no room for {known.refused} learners that the planner had granted, so that many are not "

@@ -141,6 +141,8 @@ grants = Table(
     Column("sized_at", UtcDateTime),
     Column("asked_at", UtcDateTime),  # when it was asked to leave for another size, until it trains with it
     Column("resizes", Integer, nullable=False, server_default="0"),
+    Column("pinned", Integer),  # the learners that a user has asked for; none: the planner chooses
+    Column("pinned_by", String(NAME_LENGTH)),
     Index(None, "released_at"),
     Index(None, "changed"),
 )
@@ -161,17 +163,17 @@ uses = Table(
     Index(None, "released_at"),
 )
 
-# How long a step of an elastic job took in one of its attempts.
+# How long a step of an elastic job took with the members of one generation of one of its attempts.
 speeds = Table(
     "speeds",
     metadata,
     _job_id(),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("generation", Integer, primary_key=True, autoincrement=False, server_default="1"),  # of its members
     Column("learners", Integer, nullable=False),
     Column("batch", Integer),  # global; none: the program's own
     Column("seconds", Float, nullable=False),
     Column("steps", BigInteger, nullable=False),
-    Column("pause", Float),  # seconds without a step before this attempt, if it followed a resize
     Column("at", UtcDateTime, nullable=False),
     Index(None, "at"),
 )
@@ -222,6 +224,7 @@ resizes = Table(
     Column("pause", Float),  # seconds without a step
     Column("closed_at", UtcDateTime),  # when the result was known, or could not be measured any more
     Column("shown", Boolean, nullable=False, server_default=false()),  # whether a run of the DAG has reported it
+    Column("refused", Boolean, nullable=False, server_default=false()),  # whether learners that should join did not
     Index(None, "round"),
     Index(None, "job_id"),
 )

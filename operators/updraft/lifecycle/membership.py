@@ -98,16 +98,20 @@ class Membership:
         known = set(present)
         return tuple(n for n in self.learners if n not in known)
 
-    def resized(self, desired: int) -> Membership:
-        """Return the next generation with `desired` learners: new numbers join, the highest numbers leave."""
-        if desired == self.size:
+    def resized(self, desired: int, leaving: Sequence[int] = ()) -> Membership:
+        """Return the next generation without the learners that leave, and with `desired` learners: new numbers join, or
+        the highest numbers leave too. Returns this generation if that changes nobody. Raises ValueError if one of
+        `leaving` does not belong, or nobody would be left."""
+        if strangers := set(leaving) - set(self.learners):
+            raise ValueError(f"learners {sorted(strangers)} do not belong to generation {self.generation}")
+        staying = [n for n in self.learners if n not in leaving]
+        leaving = [*leaving, *staying[desired:]]
+        number, last = self.generation + 1, self.members[-1].learner
+        joining = tuple(Member(last + k, number) for k in range(1, desired - len(staying) + 1))
+        if not leaving and not joining:
             return self if desired == self.desired else replace(self, desired=desired)
-        if desired < self.size:
-            return self.without(self.learners[desired:], desired)
-        number = self.generation + 1
-        last = self.members[-1].learner
-        joining = tuple(Member(last + k, number) for k in range(1, desired - self.size + 1))
-        return Membership(number, desired, (*self.members, *joining))
+        kept = tuple(replace(m, until=number) if m.learner in leaving else m for m in self.members)
+        return Membership(number, desired, (*kept, *joining))
 
     def without(self, leaving: Sequence[int], desired: int | None = None) -> Membership:
         """Return the next generation without these learners. Raises ValueError if one does not belong."""

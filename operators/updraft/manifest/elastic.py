@@ -30,6 +30,8 @@ def elastic_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     for name, a, b in crossed:
         problem = f"{show(a)} is above max_{name}, which is {show(b)}"
         yield FieldError(f"elastic.min_{name}", show(a), problem, f"at most {show(b)}")
+    if elastic.get("resize") == "in_place":
+        yield from _in_place(raw, elastic)
     if not crossed:
         yield from _batches(elastic, range(least, most + 1), low, high, each)
         yield from _rest(raw, least, most)
@@ -51,6 +53,19 @@ def _batches(
         problem = f"no batch from {low} to {high} can be shared by {shared} in equal parts"
         problem += f" of at most {each}" if each is not None else ""
         yield FieldError("elastic.max_batch", show(high), problem, "bounds with a multiple of a number of learners")
+
+
+def _in_place(raw: Mapping[str, Any], elastic: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Return what does not go with learners that join and leave while the others train."""
+    for name in ("min_batch", "max_batch", "max_batch_per_learner"):
+        if (value := elastic.get(name)) is not None:
+            problem = f"{show(value)} does not go with resize: in_place, whose programs say their batch to elastic.init"
+            yield FieldError(f"elastic.{name}", show(value), problem, "nothing, or resize: restart")
+    resources = raw.get("resources")
+    for name in ("processes_per_learner", "mpi"):
+        if value := resources.get(name) if isinstance(resources, Mapping) else None:
+            problem = f"{show(value)} does not go with elastic.resize: in_place, whose learners have one process each"
+            yield FieldError(f"resources.{name}", show(value), problem, "nothing, or resize: restart")
 
 
 def _rest(raw: Mapping[str, Any], least: int, most: int) -> Iterator[FieldError]:

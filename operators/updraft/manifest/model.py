@@ -141,8 +141,7 @@ class Resources(Part):
 
 
 class Elastic(Part):
-    """The limits within which the platform chooses the number of learners and the batch while the job runs. At each
-    change the program saves, ends, and goes on from its checkpoint."""
+    """The limits within which the platform chooses the number of learners and the batch while the job runs."""
 
     min_learners: Count = Field(1, ge=1, le=64, description="Fewest learners", examples=[1])
     max_learners: Count = Field(ge=1, le=64, description="Most learners", examples=[4])
@@ -161,6 +160,17 @@ class Elastic(Part):
         description="How UPDRAFT_LR_SCALE grows with the batch: it is 1 for min_batch, and with linear 2 for a batch "
         "twice as large",
     )
+    resize: Literal["restart", "in_place"] = Field(
+        "restart",
+        description="restart: at each change the program saves, ends, and goes on from its checkpoint; in_place: "
+        "learners join and leave while the others train, for programs that use updraft_learner.elastic",
+        examples=["in_place"],
+    )
+
+    @property
+    def in_place(self) -> bool:
+        """Return whether learners join and leave while the others train."""
+        return self.resize == "in_place"
 
     @property
     def sizes(self) -> tuple[int, ...]:

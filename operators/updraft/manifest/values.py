@@ -47,7 +47,7 @@ def reserved_env_names() -> frozenset[str]:
     """Return the names of the variables that the platform sets, which `env` must not set."""
     names = contract.learner_environment(
         job_id="", role="", attempt=1, learner=1, learners=1, gpus=0, run_id="", experiment_id="",
-        master_addr="", master_port=0, command="", checkpoint_seconds=1.0, batch=1,
+        master_addr="", master_port=0, command="", checkpoint_seconds=1.0, batch=1, coordinator="",
     )  # fmt: skip
     return frozenset(names) | {GPU_VARIABLE, contract.ENDPOINT_TOKEN_ENV}
 

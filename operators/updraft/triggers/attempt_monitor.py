@@ -8,16 +8,18 @@ It does not decide about success: the attempt is judged afterwards, from evidenc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from updraft.controller import notices, pods, user_requests
 from updraft.controller.attempts import EndSignal
+from updraft.controller.in_place import InPlaceGroup
 from updraft.controller.progress_monitor import ProgressMonitor
 from updraft.controller.records import manifest_of
 from updraft.exceptions import IllegalTransitionError, UpdraftError
-from updraft.kubernetes.watch import PodWatch, launch_key
+from updraft.kubernetes.watch import LaunchKey, PodWatch, launch_key
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import (
     BEFORE_ROLES,
@@ -31,23 +33,42 @@ from updraft.recovery.ends import EndKind, GangView, look
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
 from updraft.triggers.followers import Followers
 from updraft.triggers.request_poller import request_poller
+from updraft_learner.contract import COORDINATOR_LEARNER
 
 if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
     from updraft.ledger import Attempt, Job
+    from updraft.lifecycle.membership import Membership
     from updraft.services import Services
 
+BEGIN_SECONDS = 120.0  # for a program to call updraft_learner.elastic.init, before it is resized by a restart
 EVIDENCE_PODS = 16  # of a larger gang, only the first ones are recorded
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
 
 
 class AttemptMonitor:
-    """Watches one attempt for one trigger. Call `run` once. Times are this process's own."""
+    """Watches one attempt for one trigger. Call `run` once. Times are this process's own.
+
+    Args:
+        core: The synchronous client of the cluster, for attempts whose learners join and leave.
+        call: Runs a function that may wait long for the cluster in a thread.
+    """
 
     def __init__(
-        self, services: Services, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt, log: Any
+        self,
+        services: Services,
+        watch: PodWatch,
+        job: Job,
+        launch: Launch,
+        attempt: Attempt,
+        log: Any,
+        *,
+        core: Any = None,
+        call: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         self._services = services
+        self._core, self._call = core, call
+        self._in_place = InPlaceGroup(services, job, launch) if launch.in_place else None
         self._clock = services.timing.clock
         self._watch, self._job, self._launch, self._attempt, self._log = watch, job, launch, attempt, log
         self._followers = Followers(launch, services.open_store, log, timing=services.timing)
@@ -55,6 +76,8 @@ class AttemptMonitor:
         self._members = launch.membership
         self._since: dict[str, float] = {}  # since when each detector's finding holds
         self._halting_since: float | None = None
+        self._not_begun_since: float | None = None
+        self._measured = True  # whether the speed of the members is measured
         self._shown: tuple[State, str] | None = None
 
     async def run(self) -> EndSignal:
@@ -97,20 +120,25 @@ class AttemptMonitor:
             waited += now - looked if any(p.unscheduled or p.building for p in found) else 0.0
             looked = now
             if watch.synced.is_set():
-                self._followers.follow(watch, found)
+                self._followers.follow(watch, [pod for pod in found if pod.learner != COORDINATOR_LEARNER])
+                if self._in_place is not None and not await self._change_members(self._in_place, key, found):
+                    await self._wait(woken)
+                    continue
                 await self._show(found)
                 seen |= {pod.learner for pod in found}
-                found = [pod for pod in found if pod.learner in self._members.learners]
-                known = [p for p in with_last_seen(found, watch.last_seen(key)) if p.learner in self._members.learners]
+                members = self._members.learners if self._in_place is None else self._in_place.established
+                found = [pod for pod in found if pod.learner in members]
+                known = [p for p in with_last_seen(found, watch.last_seen(key)) if p.learner in members]
+                present = {pod.learner for pod in known}
                 not_running = any(p.main.state in ("absent", "waiting") for p in found)
                 building = any(p.building for p in found)  # the local node limits the time of a build
                 built += now - before if building else 0.0
                 view = GangView(
                     found,
                     known,
-                    self._members.missing(pod.learner for pod in known),
-                    self._members.size,
-                    all_seen=seen.issuperset(self._members.learners),
+                    tuple(n for n in members if n not in present),
+                    len(members),
+                    all_seen=seen.issuperset(members),
                     halting=self._halting_since is not None,
                     grace_seconds=grace,
                     node_lost_seconds=self._services.settings.node_lost_seconds,
@@ -126,12 +154,43 @@ class AttemptMonitor:
                 return EndKind.DEADLINE, "budget.max_runtime is used up"
             if (asked := await self._asked()) is not None:
                 return asked
-            await self._look_at_members()
+            if self._in_place is None:
+                await self._look_at_members()
             if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
                 return stuck
-            with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), self._services.timing.tick_seconds)
-            woken.clear()
+            await self._wait(woken)
+
+    async def _wait(self, woken: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(woken.wait(), self._services.timing.tick_seconds)
+        woken.clear()
+
+    async def _change_members(self, group: InPlaceGroup, key: LaunchKey, found: Sequence[PodFacts]) -> bool:
+        """Let learners join and leave. Returns False if that is not known now: then nothing may be concluded from a
+        learner that has ended."""
+        known = with_last_seen(found, self._watch.last_seen(key))
+        stopping = self._halting_since is not None
+        try:
+            members = await self._call(partial(group.look, stopping=stopping), self._core, found, known, self._tails())
+        except UpdraftError as exc:  # the next look tries again
+            self._log.warning("The learners that join or leave are not known: %s", exc)
+            return False
+        if members != self._members:
+            self._log.info("Generation %d: learners %s", members.generation, list(members.learners))
+            self._since = {}  # the findings were about other members
+        if members != self._members or group.changing:
+            self._measured = False
+            self._attention.regroup(None)
+        elif not self._measured:
+            self._measured = True
+            self._attention.regroup(members)
+        if group.settled:  # and shown
+            self._shown = self._stage(found, members)
+        self._members = members
+        return True
+
+    def _tails(self) -> dict[int, list[str]]:
+        return self._followers.tails
 
     async def _detect(self, view: GangView) -> tuple[EndKind, str] | None:
         """Return the first detector whose finding has lasted for its patience."""
@@ -158,6 +217,9 @@ class AttemptMonitor:
             if reason is None:
                 self._halting_since = None
                 return None
+            if self._in_place is not None and kind is EndKind.RECLAIMED and await self._resizes_in_place():
+                self._halting_since = None
+                return None
             if runs_own_program(self._launch.role):  # it begins again
                 return kind, f"{reason}; this step begins again when the job goes on"
             now = self._clock()
@@ -170,6 +232,25 @@ class AttemptMonitor:
         except UpdraftError as exc:  # the learners need neither the ledger nor the store; the next look asks again
             self._log.warning("What people ask of the job is not known: %s", exc)
             return None
+
+    async def _resizes_in_place(self) -> bool:
+        """Return whether the planner wants another size, and the learners can get it while they train. A program that
+        does not use `updraft_learner.elastic` is resized by a restart, after some time to begin."""
+        assert self._in_place is not None
+        if await asyncio.to_thread(self._services.ledger.queue.target, self._launch.job_id) is None:
+            return False
+        if self._in_place.began:
+            return True
+        now = self._clock()
+        self._not_begun_since = self._not_begun_since or now
+        if now - self._not_begun_since < BEGIN_SECONDS:
+            return True
+        note = (
+            "its program has not begun to train with updraft_learner.elastic, so it cannot be resized in place; it is "
+            "resized by a restart"
+        )
+        await asyncio.to_thread(self._services.ledger.jobs.note, self._launch.job_id, note, {})
+        return False
 
     async def _look_at_members(self) -> None:
         """Take over a newer generation of the attempt's members."""
@@ -198,14 +279,11 @@ class AttemptMonitor:
 
     async def _show(self, found: Sequence[PodFacts]) -> None:
         """Bring the job's state forward to what the pods show; never backward within one attempt."""
-        launch, shown = self._launch, self._shown
-        state, reason = stage_of(found, self._members)
-        if launch.role in BEFORE_ROLES:
-            state, reason = _preparing(state, reason)
-        elif launch.role != TRAIN_ROLE:
-            state, reason = State.STORING, f"{_work_of(launch.role)}: {reason}"
-        if launch.attempt > 1 and state is not State.STORING:
-            reason = f"attempt {launch.attempt}: {reason}"
+        shown = self._shown
+        if self._in_place is not None and self._in_place.changing:
+            return  # the job is RESIZING until the group is what it should be
+        found = [pod for pod in found if pod.learner != COORDINATOR_LEARNER]
+        state, reason = self._stage(found, self._members)
         if shown is not None and ((state, reason) == shown or ORDER.index(state) < ORDER.index(shown[0])):
             return
         try:
@@ -216,6 +294,18 @@ class AttemptMonitor:
             return
         self._log.info("%s: %s", state.value, reason)
         self._shown = (state, reason)
+
+    def _stage(self, found: Sequence[PodFacts], members: Membership) -> tuple[State, str]:
+        """Return what the pods of these members show."""
+        launch = self._launch
+        state, reason = stage_of(found, members)
+        if launch.role in BEFORE_ROLES:
+            state, reason = _preparing(state, reason)
+        elif launch.role != TRAIN_ROLE:
+            state, reason = State.STORING, f"{_work_of(launch.role)}: {reason}"
+        if launch.attempt > 1 and state is not State.STORING:
+            reason = f"attempt {launch.attempt}: {reason}"
+        return state, reason
 
     def _move(self, state: State, reason: str, evidence: dict[str, Any], *, first_look: bool) -> None:
         book = self._services.ledger

@@ -211,7 +211,8 @@ class GangTrigger(UsesServices, BaseTrigger):
         return queue(self.services, self.conn_id)
 
     async def _watch_attempt(self, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt) -> EndSignal:
-        return await AttemptMonitor(self.services, watch, job, launch, attempt, self.log).run()
+        monitor = AttemptMonitor(self.services, watch, job, launch, attempt, self.log, core=self._core, call=self._call)
+        return await monitor.run()
 
     # --- halted, in the queue ----------------------------------------------------------------------------------------
 

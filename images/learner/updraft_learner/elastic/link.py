@@ -22,10 +22,11 @@ class Link:
 
     Args:
         address: Of the coordinator, host and port; None: there is none, and nobody answers.
+        token: What the coordinator wants to see first.
     """
 
-    def __init__(self, member: MemberState, address: tuple[str, int] | None) -> None:
-        self._address, self._member = address, member
+    def __init__(self, member: MemberState, address: tuple[str, int] | None, token: str = "") -> None:
+        self._address, self._member, self._token = address, member, token
         self._changed = threading.Condition(threading.RLock())
         self._connection: socket.socket | None = None
         self._closed = False
@@ -85,7 +86,7 @@ class Link:
     def _serve(self, connection: socket.socket) -> None:
         with self._changed:
             self._connection = connection
-            self.send(self._member.hello())
+            self.send({**self._member.hello(), "token": self._token})
         with connection.makefile("rb") as lines:
             for line in lines:
                 with self._changed:

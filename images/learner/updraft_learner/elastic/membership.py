@@ -17,11 +17,13 @@ generation to the next:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 NO_STATE = -1  # the step of a learner that has no state of this training yet
+
+MOST_KEPT = 100  # pauses, and excluded learners
 
 Message = dict[str, Any]
 Sent = list[tuple[str, Message]]
@@ -34,6 +36,12 @@ class Peer:
     name: str
     host: str
     port: int
+
+
+def learner_of(name: str) -> int | None:
+    """Return the number of a learner that the platform has started: its name begins with it. None: of another one."""
+    number, dash, _ = name.partition("-")
+    return int(number) if dash and number.isascii() and number.isdigit() else None
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,9 @@ class MembershipCoordinator:
         self.finished = bool(saved.get("finished"))
         self.lost = bool(saved.get("lost"))
         self.formed = bool(saved.get("formed"))
+        self.excluded: list[str] = list(saved.get("excluded", ()))  # newest last
+        self.pauses: dict[int, float] = {}  # the longest that a learner stood still for a generation, in seconds
+        self._wanted: frozenset[int] | None = None
         self.round: Round | None = None
         self.waiting: dict[str, Peer] = {}
         self.leaving: set[str] = set()
@@ -129,6 +140,7 @@ class MembershipCoordinator:
             "formed": self.formed,
             "finished": self.finished,
             "lost": self.lost,
+            "excluded": self.excluded,
         }
 
     def status(self) -> Message:
@@ -152,6 +164,23 @@ class MembershipCoordinator:
         self.leaving.add(name)
         return "ok", self._consider()
 
+    def lead_to(self, learners: Collection[int]) -> Sent:
+        """Let these learners be the members as soon as they can: the others leave, or do not join.
+
+        Args:
+            learners: Their numbers, with which the names of learners begin that the platform has started.
+        """
+        self._wanted = frozenset(learners)
+        if self.plan is None:
+            self._first = len(self._wanted)
+        else:
+            self.leaving |= {name for name in self.plan.names if not self._is_wanted(name)}
+        return self._consider()
+
+    def _is_wanted(self, name: str) -> bool:
+        number = learner_of(name)
+        return self._wanted is None or number is None or number in self._wanted
+
     def receive(self, name: str, message: Message, now: float) -> Sent:
         """Take a message of a learner. `hello` is the first of each connection."""
         kind = message["type"]
@@ -160,7 +189,11 @@ class MembershipCoordinator:
         if kind == "confirm":
             return self._confirm(name, int(message["generation"]))
         if kind == "formed":
-            return self._adopt(Generation.from_json(message["plan"])) + self._consider()
+            plan = Generation.from_json(message["plan"])
+            if (pause := message.get("pause_seconds")) is not None:
+                self.pauses[plan.generation] = max(float(pause), self.pauses.get(plan.generation, 0.0))
+                self.pauses = dict(sorted(self.pauses.items())[-MOST_KEPT:])
+            return self._adopt(plan) + self._consider()
         if kind == "report":
             return self._report(name, message, now)
         if kind == "leave":
@@ -251,18 +284,20 @@ class MembershipCoordinator:
         """Begin the training, or offer a change, if there is a reason and nothing is under way."""
         if self.finished or self.lost or self.round or self.offer:
             return []
+        waiting = {name: each for name, each in self.waiting.items() if self._is_wanted(name)}
         if self.plan is None:
-            if len(self.waiting) < self._first:
+            if len(waiting) < self._first:
                 return []
-            members = tuple(self.waiting.values())
-            self.waiting.clear()
+            members = tuple(waiting.values())
+            for name in waiting:
+                del self.waiting[name]
             return self._decree(members, (members[0].name,))
         staying = tuple(each for each in self.plan.members if each.name not in self.leaving)
         staying = staying or self.plan.members  # somebody must hand over the state: the others join first
-        if not self.formed or (staying == self.plan.members and not self.waiting):
+        if not self.formed or (staying == self.plan.members and not waiting):
             return []
         self.highest += 1
-        members = staying + tuple(self.waiting.values())
+        members = staying + tuple(waiting.values())
         plan = Generation(self.highest, self._token(), members, tuple(each.name for each in staying))
         self.offer = Offer(plan, set())
         self.offer.missing = self._names_of_change(self.offer)
@@ -312,6 +347,8 @@ class MembershipCoordinator:
         survivors = tuple(each for each in eligible if each.name in steps)
         newest = max(steps.values())
         holders = tuple(each.name for each in survivors if steps[each.name] == newest)
+        out = [each.name for each in eligible if each.name not in steps]
+        self.excluded = [*self.excluded, *out][-MOST_KEPT:]
         excluded = [each.name for each in eligible if each.name not in steps and each.name in self._connected]
         self.round = self.offer = None
         for each in eligible:  # newcomers that are in it, or are out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from updraft_learner import contract
 from updraft_learner.elastic import exchange
 from updraft_learner.elastic.errors import LearnerFenced
 from updraft_learner.elastic.group import Broken, Group, serve_store, wait_for_switch
@@ -28,9 +30,9 @@ from updraft_learner.elastic.prefetcher import Prefetcher, seed_all
 from updraft_learner.elastic.sample_order import DataCursor, SampleOrder
 from updraft_learner.elastic.state_transfer import copy_state
 
-ADDRESS_ENV = "UPDRAFT_ELASTIC"
-HANG_ENV = "UPDRAFT_ELASTIC_HANG_SECONDS"
 HANG_SECONDS = 60.0
+RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
+SAY_SECONDS = 15.0  # after which a learner says that it waits for the others
 FAREWELL_SECONDS = 5.0  # how long a learner that leaves waits until the others have formed their generation
 
 
@@ -119,10 +121,11 @@ def init(
         raise ValueError(f"workers is {workers}; it must be at least 0")
     grown = GrownRate(grow, batch) if grow is not None else None
     order = SampleOrder(len(data), batch, epochs, seed, virtual_ranks, grows=grown is not None)
-    address = address or os.environ.get(ADDRESS_ENV) or None
+    started_by_platform = address is None and contract.ELASTIC_ENV in os.environ
+    address = address or os.environ.get(contract.ELASTIC_ENV) or None
     if hang_seconds is None:
-        hang_seconds = float(os.environ.get(HANG_ENV) or HANG_SECONDS)
-    name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        hang_seconds = float(os.environ.get(contract.ELASTIC_HANG_ENV) or HANG_SECONDS)
+    name = name or f"{os.environ.get('LEARNER_ID') or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     training = Training(
         model,
         optimizer,
@@ -135,6 +138,7 @@ def init(
         shards=OptimizerShards(optimizer) if sharded else None,
     )
     training._prepare(warm_up)
+    training._exits = started_by_platform
     training._register(name, address)
     return training
 
@@ -178,6 +182,7 @@ class Training:
         self._buffers_after: list[torch.Tensor] | None = None  # those of virtual rank 0, after it
         self._parts: list[tuple[int, float]] = []  # of this step, yet to be computed: virtual ranks and weights
         self._drawn = self._started = False
+        self._exits = False  # whether the process ends when this learner is not needed any more
         self._next: Generation | None = None  # to switch to before the next step
         self._waited: float | None = None  # the generation is given up, after so many seconds
 
@@ -270,6 +275,8 @@ class Training:
     def __iter__(self) -> Iterator[Any]:
         """Yield this learner's part of each step.
 
+        If the platform has started this process, it ends with 0 here when the learner has left, or was not needed.
+
         Raises:
             LearnerFenced: the others went on without this learner.
         """
@@ -289,6 +296,8 @@ class Training:
                     yield from self._one_step()
         finally:
             self._close()
+        if self._exits and self.outcome != "finished":
+            raise SystemExit(0)  # what comes after the loop is for those who finish the training
 
     def step(self, loss: torch.Tensor) -> bool:
         """Do the backward pass. After the last part of a step: exchange gradients, update the parameters and clear the
@@ -417,9 +426,14 @@ class Training:
         """Become a member of a generation, the first or a later one."""
         self._linked().start()
         began = time.monotonic()
+        said = False
         while True:
-            found = self._linked().wait(_for_newcomer)
-            assert found is not None
+            found = self._linked().wait(_for_newcomer, SAY_SECONDS)
+            if found is None:
+                if not said:
+                    print("updraft_learner.elastic: waiting for the other learners", file=sys.stderr, flush=True)
+                said = True
+                continue
             plan, offered = found
             if plan is not None:
                 return self._form(plan, "start", began)
@@ -502,10 +516,12 @@ class Training:
         virtual_ranks = self._order.virtual_ranks
         self._exchange = exchange.GradientExchange(self._model, self._optimizer, group, virtual_ranks)
         self._prefetcher.regroup(group.rank, group.size)
-        with self._linked().locked() as member:
-            self._linked().send(member.formed(plan, self.steps))
         copy_seconds = time.monotonic() - met
-        self.changes.append(GroupChange(plan.generation, group.size, cause, met - began, copy_seconds, copied))
+        change = GroupChange(plan.generation, group.size, cause, met - began, copy_seconds, copied)
+        self.changes.append(change)
+        pause_seconds = None if cause == "start" else change.meet_seconds + change.copy_seconds
+        with self._linked().locked() as member:
+            self._linked().send({**member.formed(plan, self.steps), "pause_seconds": pause_seconds})
 
     def _copy_state(self, plan: Generation, group: Group, me: str) -> int:
         """Give the newest state to who does not have it. Return how many bytes that took."""
@@ -592,7 +608,7 @@ class Training:
         member = MemberState(Peer(name, here, self._store.port))
         if to is None:
             member.target = Generation(1, "alone", (member.me,), (member.me.name,))
-        self._link = Link(member, to)
+        self._link = Link(member, to, os.environ.get(contract.ENDPOINT_TOKEN_ENV, ""))
 
 
 def _for_newcomer(member: MemberState) -> tuple[Generation | None, Generation | None] | None:
@@ -612,9 +628,16 @@ def _own_host(coordinator: tuple[str, int] | None) -> str:
     """Return the address under which the other learners reach this process."""
     if coordinator is None:
         return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
-        probe.connect(coordinator)
-        return str(probe.getsockname()[0])
+    until = time.monotonic() + RESOLVE_SECONDS
+    while True:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+                probe.connect(coordinator)
+                return str(probe.getsockname()[0])
+        except OSError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.5)
 
 
 def _refuse(model: Any, data: Any) -> None:

@@ -121,7 +121,7 @@ class Sidecar:
         self._counts_file = private / "counts.json"
         self.warnings = Warnings()
         self.journal = Journal(private / "journal", disk=disk, held_limit_bytes=held_limit_bytes)
-        self.recorder = Recorder(self.journal, self.warnings, learner=config.learner)
+        self.recorder = Recorder(self.journal, self.warnings, learner=config.learner, prefixed=not config.in_place)
         self.recorder.restore_counts(read_json(self._counts_file, {}))
         self.tail = MetricsTail(paths.root, self.journal, self.recorder, self.warnings)
         self.collector = MetricsCollector(config, paths, self.journal, self.recorder, self.warnings)

@@ -58,9 +58,9 @@ def as_text(value: float) -> float | str:
 class Recorder:
     """Makes entries with the `*_entries` methods, and appends them with `record`."""
 
-    def __init__(self, journal: Journal, warnings: Warnings, *, learner: int = 1) -> None:
+    def __init__(self, journal: Journal, warnings: Warnings, *, learner: int = 1, prefixed: bool = True) -> None:
         self._journal, self._warnings = journal, warnings
-        self._prefix = "" if learner == 1 else f"learner_{learner}/"
+        self._prefix = f"learner_{learner}/" if prefixed and learner != 1 else ""
         self._lock = threading.Lock()
         self.nan = 0
         self.bad_lines = 0
