@@ -143,6 +143,9 @@ class Checkpointer:
         clock: Returns monotonic seconds.
         background: Runs the saves; by default one of its own.
 
+    Attributes:
+        saves: Whether this process saves.
+
     Raises:
         ValueError: `every_seconds` is negative or `keep_on_disk` is below 1.
 
@@ -172,7 +175,7 @@ class Checkpointer:
         self._on_disk = OnDisk(keep_on_disk)
         self.directory = directory if directory is not None else runtime.checkpoint_dir()
         self._rank = runtime.rank()
-        self._saves = all_ranks or self._rank == 0
+        self.saves = all_ranks or self._rank == 0
         self._clock = clock
         self._last_seconds = clock()
         self._was_due = False
@@ -180,13 +183,13 @@ class Checkpointer:
         self._known_steps: set[int] = set()
         self._buffers: StateBuffers | None = None
         self._last = LastSave(self._background)
-        if self._saves:
+        if self.saves:
             clean_up(self.directory, self._rank)
 
     def due(self) -> bool:
         """Return whether it is time for the next save on this rank and no save is running."""
         self._was_due = not self._background.running() and self._clock() - self._last_seconds >= self.every_seconds
-        return self._was_due and self._saves
+        return self._was_due and self.saves
 
     def save(
         self,
@@ -217,7 +220,7 @@ class Checkpointer:
             state, writer = None, state
         if step is None or (state is None) == (writer is None):
             raise TypeError("save() takes a step and either a state or a writer")
-        if not self._saves:
+        if not self.saves:
             return False
         if block:
             self.wait()
@@ -283,7 +286,7 @@ class Checkpointer:
             given = state() if callable(state) else state
             return self.save(given, step, metrics, block, writer=writer)
 
-        if self._saves:
+        if self.saves:
             self._last.offer(lambda: save(block=True))
         return self.due() and save()
 

@@ -118,8 +118,11 @@ def stop_requested() -> bool:
 
 def stop_pending() -> bool:
     """Return what `stop_requested` returns, for code that must not install a signal handler on the program's behalf."""
-    if _stop_signalled.is_set():
-        return True
+    return _stop_signalled.is_set() or stop_asked_of_all()
+
+
+def stop_asked_of_all() -> bool:
+    """Return whether the platform has asked the whole job to stop, not only this process by SIGTERM."""
     stop_file = os.environ.get("UPDRAFT_STOP_FILE")
     return bool(stop_file) and os.path.exists(str(stop_file))
 

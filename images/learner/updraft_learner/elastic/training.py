@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from updraft_learner import contract
+from updraft_learner import contract, runtime
+from updraft_learner.checkpoint import Checkpointer
 from updraft_learner.elastic import exchange
 from updraft_learner.elastic.errors import LearnerFenced
 from updraft_learner.elastic.group import Broken, Group, serve_store, wait_for_switch
@@ -33,6 +34,7 @@ from updraft_learner.elastic.state_transfer import copy_state
 HANG_SECONDS = 60.0
 RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
 SAY_SECONDS = 15.0  # after which a learner says that it waits for the others
+LEAVE_SECONDS = 5.0  # after which a learner that was told to leave ends, though the others did not let it go
 FAREWELL_SECONDS = 5.0  # how long a learner that leaves waits until the others have formed their generation
 
 
@@ -73,6 +75,7 @@ def init(
     collate: Callable[[list[Any]], Any] = default_collate,
     ahead: int = 2,
     workers: int = 0,
+    checkpoints: Checkpointer | None = None,
     hang_seconds: float | None = None,
     address: str | None = None,
     name: str | None = None,
@@ -104,6 +107,9 @@ def init(
         collate: Makes a batch of a list of samples.
         ahead: How many steps' samples are fetched ahead.
         workers: Processes that fetch samples; 0: threads do, which suits data sets that wait more than they compute.
+        checkpoints: Go on from its newest checkpoint, save the training state as often as it says, and once more when
+            the platform asks the job to stop, which then ends the program. Rank 0 saves, whichever learner that is.
+            Not with `sharded`.
         hang_seconds: A learner that keeps the others waiting for longer is lost. Longer than any step takes. By
             default UPDRAFT_ELASTIC_HANG_SECONDS, else 60.
         address: Of the coordinator, "host:port"; by default UPDRAFT_ELASTIC. Without one this learner trains alone.
@@ -117,6 +123,8 @@ def init(
     exchange.check(optimizer)
     if grow is not None and virtual_ranks:
         raise ValueError("grow and virtual_ranks exclude each other: with virtual ranks the batch is fixed")
+    if checkpoints is not None and sharded:
+        raise ValueError("checkpoints and sharded exclude each other: save the state_dict() of each learner yourself")
     if workers < 0:
         raise ValueError(f"workers is {workers}; it must be at least 0")
     grown = GrownRate(grow, batch) if grow is not None else None
@@ -139,6 +147,8 @@ def init(
     )
     training._prepare(warm_up)
     training._exits = started_by_platform
+    if checkpoints is not None:
+        training._save_to(checkpoints)
     training._register(name, address)
     return training
 
@@ -182,6 +192,8 @@ class Training:
         self._buffers_after: list[torch.Tensor] | None = None  # those of virtual rank 0, after it
         self._parts: list[tuple[int, float]] = []  # of this step, yet to be computed: virtual ranks and weights
         self._drawn = self._started = False
+        self._checkpoints: Checkpointer | None = None
+        self._told_to_go: float | None = None  # when this learner alone was asked to leave
         self._exits = False  # whether the process ends when this learner is not needed any more
         self._next: Generation | None = None  # to switch to before the next step
         self._waited: float | None = None  # the generation is given up, after so many seconds
@@ -292,6 +304,8 @@ class Training:
                     self._switch(self._next)
                 elif self._order.finished(self._cursor):
                     self._finish()
+                elif self._checkpoints is not None and not self._may_go_on(self._checkpoints):
+                    runtime.preempted_exit()
                 else:
                     yield from self._one_step()
         finally:
@@ -337,6 +351,32 @@ class Training:
             if self._buffers_after is not None:
                 self._restore(self._buffers_after)
             return self._commit()
+
+    def _save_to(self, checkpoints: Checkpointer) -> None:
+        checkpoints.saves = True  # rank 0 may be any of the learners
+        self._checkpoints = checkpoints
+        runtime.install_signal_handler()
+        if (restored := checkpoints.restore()) is not None:
+            self.load_state_dict(restored[0])
+
+    def _may_go_on(self, checkpoints: Checkpointer) -> bool:
+        """Save if it is time to. Return False once the program has to end, and what it has is saved."""
+        leads = self.rank == 0
+        if runtime.stop_asked_of_all():
+            if leads:
+                checkpoints.save(self.state_dict(), self.steps, block=True)
+            return not leads  # the others train until rank 0 has saved, and end when they lose it
+        if runtime.stop_pending():  # of this process: the others go on without it, if there are any
+            if self._told_to_go is None:
+                self._told_to_go = time.monotonic()
+                self.leave()
+            if self.learners == 1 or time.monotonic() - self._told_to_go > LEAVE_SECONDS:
+                if leads:
+                    checkpoints.save(self.state_dict(), self.steps, block=True)
+                return False
+        if leads and checkpoints.due():
+            checkpoints.save(self.state_dict(), self.steps)
+        return True
 
     def _one_step(self) -> Iterator[Any]:
         parts = self._order.parts(self._cursor, self.rank, self.learners)
@@ -484,6 +524,8 @@ class Training:
     def _recover(self) -> None:
         """Report the newest step, wait for the next generation, and form it."""
         began = time.monotonic()
+        if self._checkpoints is not None and runtime.stop_asked_of_all():
+            runtime.preempted_exit()  # rank 0 has saved
         self._drop_group()
         self._next = None
         with self._linked().locked() as member:
@@ -566,6 +608,8 @@ class Training:
             _raise_if_fenced(member)
         self._linked().send({"type": "done"})
         self.outcome = "finished"
+        if self._checkpoints is not None and self.rank == 0:
+            self._checkpoints.save(self.state_dict(), self.steps, block=True)
 
     def _is_broken(self) -> bool:
         with self._linked().locked() as member:
