@@ -41,18 +41,19 @@ for x, y, ids in training:
     step, generation = training.steps + 1, training.generation
     loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
     time.sleep(params["seconds"] * len(ids) / 16)
+    value = float(loss.detach())
     if training.step(loss):
-        written.write(json.dumps([step, generation, ids.tolist(), float(loss)]) + "\\n")
+        written.write(json.dumps([step, generation, ids.tolist(), value]) + "\\n")
         written.flush()
     if training.rank == 0:
-        updraft.log_metrics({"loss": float(loss)}, step=step)
+        updraft.log_metrics({"loss": value}, step=step)
 if training.rank == 0:
     torch.save(model.state_dict(), updraft.result_dir() / "model.pt")
     (updraft.result_dir() / "steps.json").write_text(json.dumps(training.steps))
 """
 
 
-def in_place_job(name: str, folder: Path, *, epochs: int, seconds: float = 0.05, **fields: Any) -> dict[str, Any]:
+def in_place_job(name: str, folder: Path, *, epochs: int, seconds: float = 0.1, **fields: Any) -> dict[str, Any]:
     """Return a manifest whose code is the folder `name`, which `written` makes.
 
     Args:

@@ -28,7 +28,7 @@ def members(stack: Stack, job: str) -> list[int]:
 def test_learners_join_leave_and_die_while_the_others_train(stack: Stack, tmp_path: Path) -> None:
     folder = tmp_path / "steps"
     folder.mkdir()
-    epochs = 250
+    epochs = 600
     job = stack.submit(in_place_job("stretchy", folder, epochs=epochs), written(tmp_path, "stretchy"))
     until(lambda: len(members(stack, job)) == 3, "it did not grow")
     stack.reach(job, "PROCESSING")

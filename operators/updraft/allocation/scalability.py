@@ -53,6 +53,7 @@ class Limits:
         max_per_learner: The most samples for which a learner has memory; None: it is not known.
         noise: The gradient noise scale, in samples; None: each sample is worth the same within the range of batches.
         reference_batch: The batch in which a sample counts as one; None: `min_batch`.
+        in_place: Whether learners join and leave while the others train.
         batch_ignored: Whether the program does not follow the batch that the platform chooses. Then the smallest one is
             chosen, and a step counts as one whatever its batch.
     """
@@ -65,6 +66,7 @@ class Limits:
     noise: float | None = None
     reference_batch: int | None = None
     batch_ignored: bool = False
+    in_place: bool = False
 
     def efficiency(self, batch: float) -> float:
         """Return what a sample in such a batch is worth against one in the reference batch."""

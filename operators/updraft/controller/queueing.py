@@ -79,7 +79,8 @@ def elasticity_of(elastic: Elastic) -> Elasticity:
     from updraft.allocation.scalability import Limits, curve_points
 
     learners = elastic.min_learners, elastic.max_learners
-    limits = Limits(*learners, elastic.min_batch, elastic.max_batch, elastic.max_batch_per_learner)
+    batches = elastic.min_batch, elastic.max_batch, elastic.max_batch_per_learner
+    limits = Limits(*learners, *batches, in_place=elastic.in_place)
     return Elasticity(limits, Curve(curve_points(limits, ())))
 
 

@@ -27,6 +27,7 @@ MOST_ANALYSES = 10  # of a series
 MOST_WEIGHT = 1000  # steps: what was measured over more counts no more, so that a short attempt counts too
 REFUSED_FOR = timedelta(hours=1)  # how long a size for which there was no room is not tried again
 RESIZE_SECONDS = 30.0  # in which a job stands still while it is resized, until it is measured
+IN_PLACE_SECONDS = 1.0  # the same, if its learners join and leave while the others train
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def elasticity(row: Row[Any], measured: Series) -> Elasticity | None:
         known.refused is not None and row.pinned is None
     ):  # what the planner sees of the cluster is not all: a quota, pods of others
         points = tuple(point for point in points if point.learners < known.refused) or points[:1]
-    pause = median(known.pauses) if known.pauses else RESIZE_SECONDS
+    pause = median(known.pauses) if known.pauses else IN_PLACE_SECONDS if limits.in_place else RESIZE_SECONDS
     asked = "" if row.pinned is None else f"asked for by {row.pinned_by}"
     return Elasticity(limits, Curve(points), row.sized_at, pause, row.resizes, row.target is not None, asked)
 
