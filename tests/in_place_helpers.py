@@ -42,8 +42,10 @@ for x, y, ids in training:
     loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
     time.sleep(params["seconds"] * len(ids) / 16)
     value = float(loss.detach())
+    written.write(json.dumps([step, generation, ids.tolist()]) + "\\n")
+    written.flush()
     if training.step(loss):
-        written.write(json.dumps([step, generation, ids.tolist(), value]) + "\\n")
+        written.write(json.dumps([step, generation, None]) + "\\n")
         written.flush()
     if training.rank == 0:
         updraft.log_metrics({"loss": value}, step=step)
@@ -81,14 +83,18 @@ def written(folder: Path, name: str) -> Path:
 
 
 def read_steps(folder: Path) -> dict[int, list[int]]:
-    """Return the samples of each committed step, as the learners wrote them down. If a step was undone with the
-    learners that had it, those of the newest generation count."""
-    found: dict[int, dict[int, list[int]]] = {}
+    """Return the samples of each committed step. Learners write them down before they take part in a step, and then
+    that they have applied it. If a step was undone with the learners that had it, the newest generation counts."""
+    used: dict[tuple[int, int], list[int]] = {}
+    applied: dict[int, int] = {}
     for path in folder.iterdir():
         for line in path.read_text().splitlines():
-            step, generation, ids, _ = json.loads(line)
-            found.setdefault(step, {}).setdefault(generation, []).extend(ids)
-    return {step: by_generation[max(by_generation)] for step, by_generation in found.items()}
+            step, generation, ids = json.loads(line)
+            if ids is None:
+                applied[step] = max(generation, applied.get(step, 0))
+            else:
+                used.setdefault((step, generation), []).extend(ids)
+    return {step: used[step, generation] for step, generation in applied.items()}
 
 
 def check_exactly_once(folder: Path, epochs: int) -> None:

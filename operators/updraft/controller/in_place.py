@@ -117,6 +117,7 @@ class InPlaceGroup:
         self._since: dict[tuple[str, int], float] = {}  # since when something holds of a learner
         self._coordinators = 1  # the highest number of a coordinator's pod
         self._refused: int | None = None  # the size that the planner has decided and the cluster has no room for
+        self._unsettled = False  # whether the ledger has yet to be told that a change is complete
         self.settled = False  # whether the last look has found that a change is complete
         self.group = GroupReport()
         self.membership = launch.membership
@@ -129,7 +130,7 @@ class InPlaceGroup:
     @property
     def changing(self) -> bool:
         """Return whether learners join or leave just now."""
-        return self.began and not is_settled(self.membership, self.group)
+        return self.began and (self._unsettled or not is_settled(self.membership, self.group))
 
     @property
     def established(self) -> tuple[int, ...]:
@@ -190,8 +191,10 @@ class InPlaceGroup:
         for n in membership.learners:
             pod, joins = pods_of.get(n), n in coming
             why, own_fault = self._failure(n, pod, tails.get(n, ()), joins=joins)
-            if n in group.excluded:
-                why, own_fault = "it kept the others waiting, or lost its connection; they went on without it", False
+            if n in group.excluded and not why:
+                # Its pod says soon how it ended, if it did.
+                gone_on = self._lasts("excluded", n, GONE_SECONDS)
+                why = "it kept the others waiting, or they lost the connection to it" if gone_on else ""
             if joins and why:
                 failed[n] = why
             elif why and not own_fault:
@@ -247,6 +250,7 @@ class InPlaceGroup:
         evidence = {"generation": changed.generation, "learners": list(changed.learners), "why": why}
         if facts.group.state != "finished":
             book.jobs.move(launch.job_id, State.RESIZING, told, evidence)
+            self._unsettled = True
         log.info("Generation %d of the members: learners %s: %s", changed.generation, list(changed.learners), why)
         return attempt
 
@@ -279,12 +283,11 @@ class InPlaceGroup:
         """Show that the group is what it should be, once nobody who left has its room any more."""
         if not is_settled(self.membership, self.group):
             return
-        there = [pod for pod in found if pod.learner != COORDINATOR_LEARNER and not pod.ended]
-        if any(pod.learner not in self.membership.learners for pod in there):
-            return
         book, launch, group = self._services.ledger, self._launch, self.group
         job = book.jobs.get(launch.job_id)
-        if job.state is not State.RESIZING and book.queue.target(launch.job_id) is None:
+        self._unsettled = job.state is State.RESIZING or book.queue.target(launch.job_id) is not None
+        there = [pod for pod in found if pod.learner != COORDINATOR_LEARNER and not pod.ended]
+        if not self._unsettled or any(pod.learner not in self.membership.learners for pod in there):
             return
         pause = group.pauses.get(group.generation)
         size = self.membership.size
@@ -292,7 +295,7 @@ class InPlaceGroup:
         told = f"{size} of {size} learners run{stood}"
         evidence = {"generation": self.membership.generation, "pause_seconds": pause}
         book.queue.settle_in_place(launch.job_id, size, told, evidence, pause=pause)
-        self._refused, self.settled = None, True
+        self._refused, self._unsettled, self.settled = None, False, True
         log.info("%s", told)
 
     def _coordinate(
