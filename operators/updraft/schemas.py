@@ -235,6 +235,12 @@ class PriorityBody(Schema):
     priority: Literal["low", "normal", "high"]
 
 
+class ScaleBody(Schema):
+    """Another number of learners for an elastic job."""
+
+    learners: int | None = Field(None, ge=1, le=64, description="null: the platform chooses again")
+
+
 class Model(Schema):
     """The model version that a job registered."""
 
@@ -324,6 +330,9 @@ class JobDetail(JobSummary):
     learners: tuple[Learner, ...] = ()
     metrics: dict[str, float] = {}
     queue: Queue | None = None
+    min_learners: int | None = Field(None, description="Of an elastic job: its fewest learners")
+    max_learners: int | None = Field(None, description="Of an elastic job: its most learners")
+    resize: str | None = Field(None, description="Of an elastic job: restart, or in_place")
     sizes: tuple[JobSize, ...] = Field((), description="Of an elastic job: the sizes that it may have now")
     size_remarks: tuple[str, ...] = Field((), description="What to know about how an elastic job scales")
     gradient_noise: float | None = Field(None, description="Measured gradient noise scale, in samples; none: not yet")

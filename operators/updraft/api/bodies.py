@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from updraft.schemas import PossibleBody, PriorityBody, ResumeBody, RollBackBody, SecretBody, TreeBody
+from updraft.schemas import PossibleBody, PriorityBody, ResumeBody, RollBackBody, ScaleBody, SecretBody, TreeBody
 from updraft_learner.trees import DEFAULT_LIMIT_FILES
 
 SECONDS = 60.0
@@ -111,6 +111,7 @@ class JsonBody(TextBody, Generic[T]):
 manifest_body = JsonBody(dict, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES)
 possible_body = JsonBody(PossibleBody, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES)
 priority_body = JsonBody(PriorityBody, limit_bytes=PRIORITY_BYTES, limit_values=10)
+scale_body = JsonBody(ScaleBody, limit_bytes=PRIORITY_BYTES, limit_values=10)
 resume_body = JsonBody(ResumeBody, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES, optional=True)
 roll_back_body = JsonBody(RollBackBody, limit_bytes=ROLL_BACK_BYTES, limit_values=100)
 secret_body = JsonBody(SecretBody, limit_bytes=SECRET_BYTES, limit_values=SECRET_VALUES)
@@ -119,6 +120,6 @@ tree_body = TextBody(TreeBody, limit_bytes=TREE_BYTES, limit_values=TREE_VALUES)
 
 def schemas() -> dict[str, Any]:
     """Return the JSON Schemas of all bodies, as the OpenAPI document holds them: FastAPI does not know them."""
-    bodies = (PossibleBody, PriorityBody, ResumeBody, RollBackBody, SecretBody, TreeBody)
+    bodies = (PossibleBody, PriorityBody, ResumeBody, RollBackBody, ScaleBody, SecretBody, TreeBody)
     models = [(model, "validation") for model in bodies]
     return dict(models_json_schema(models, ref_template=REF)[1]["$defs"])  # type: ignore[arg-type]

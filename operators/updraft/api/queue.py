@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from statistics import median
 
 from updraft.allocation import Policy, learner_text
 from updraft.allocation.shares import Past
 from updraft.api.reading import JobReader
-from updraft.controller.queueing import expected_starts, past_use, policy_of
-from updraft.exceptions import UnavailableError
+from updraft.controller.queueing import decided, expected_starts, past_use, policy_of
+from updraft.controller.records import manifest_of
+from updraft.exceptions import RefusedError, UnavailableError
 from updraft.kubernetes.capacity import capacity_of
-from updraft.ledger.records import QueueRow
+from updraft.ledger.records import Job, QueueRow
+from updraft.manifest import ManifestError
+from updraft.manifest.errors import FieldError
 from updraft.schemas import EstimateErrors, QueueEntry, QueueList
 
 
@@ -48,6 +52,32 @@ def _starts(reader: JobReader, rows: Sequence[QueueRow]) -> Mapping[str, datetim
     capacity = capacity_of(nodes, parts.settings)
     policy, past, now = rules(reader)
     return parts.deadline.call("ledger", lambda: expected_starts(parts.ledger(), rows, capacity, policy, past, now))
+
+
+def scaled(reader: JobReader, job: Job, learners: int | None, by: str) -> str:
+    """Fix the learners of an elastic job, or leave them to the planner again; return what that means, for people.
+
+    Raises RefusedError if that is not possible now, and ManifestError for a number that the manifest does not allow.
+    """
+    elastic = manifest_of(job).elastic
+    if elastic is not None and learners is not None and learners not in elastic.sizes:
+        allowed = f"{elastic.sizes[0]} to {elastic.sizes[-1]}"
+        problem = f"{learners} is not a size that the job's manifest allows"
+        raise ManifestError([FieldError("learners", str(learners), problem, allowed)], "learners")
+    parts = reader.parts
+    nodes = parts.deadline.call("cluster", parts.cluster.nodes)
+    policy, past, now = rules(reader)
+    decide = partial(decided, capacity=capacity_of(nodes, parts.settings), policy=policy, past=past, now=now)
+    done = parts.deadline.call("ledger", lambda: parts.ledger().queue.scale(job.id, learners, by, decide))
+    if not done:
+        raise RefusedError(
+            f"{job.id} cannot have {learners} learners now: the cluster, or its tenant's quota, has no room for them, "
+            "or another job is being resized. Retry later; `updraft queue` shows who has the room"
+        )
+    if learners is None:
+        return "The platform chooses its learners again."
+    number = f"{learners} learner{'s' * (learners > 1)}"
+    return f"It gets {number}, and keeps them until its size is left to the platform again."
 
 
 def rules(reader: JobReader) -> tuple[Policy, Past, datetime]:

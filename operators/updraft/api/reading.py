@@ -196,7 +196,7 @@ class JobReader:
         def ask() -> list[tuple[Attempt, int, LearnerStatus]]:
             found = []
             for attempt in attempts:
-                for learner in attempt.membership.ever:
+                for learner in attempt.membership.learners:
                     status = self.parts.store.status(job.tenant, job.id, attempt.role, attempt.number, learner)
                     if status is not None:
                         found.append((attempt, learner, status))

@@ -40,6 +40,7 @@ def summary(job: ListedJob, known: Known, progress: schemas.Progress | None) -> 
 
 def detail(job: Job, settings: Settings, known: Known, learners: Sequence[schemas.Learner]) -> schemas.JobDetail:
     training = [learner for learner in learners if learner.role == TRAIN_ROLE]
+    elastic = job.manifest.get("elastic")
     return schemas.JobDetail(
         **_common(job, known),
         progress=slowest(training),
@@ -49,8 +50,11 @@ def detail(job: Job, settings: Settings, known: Known, learners: Sequence[schema
         cancel_requested=job.cancel_requested_at is not None,
         transitions=tuple(transition(item) for item in known.transitions),
         learners=tuple(learners),
-        metrics=dict(training[0].metrics) if training else {},
+        metrics=next((dict(each.metrics) for each in training if each.metrics), {}),
         queue=queue(job, known),
+        min_learners=elastic.get("min_learners", 1) if elastic else None,
+        max_learners=elastic.get("max_learners") if elastic else None,
+        resize=elastic.get("resize", "restart") if elastic else None,
         sizes=tuple(schemas.JobSize(**asdict(size)) for size in known.sizes.rows),
         size_remarks=tuple(known.sizes.remarks),
         gradient_noise=known.sizes.noise,

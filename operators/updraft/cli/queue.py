@@ -24,6 +24,8 @@ def register(app: typer.Typer) -> None:
     app.command()(sizes)
     app.command()(why)
     app.command()(prioritize)
+    app.command()(scale)
+    app.command()(profile)
     app.command()(plan)
 
 
@@ -140,6 +142,57 @@ def prioritize(
     with Client() as client:
         message = client.prioritize(job, priority)
     print_json({"job": job, "message": message}) if as_json else say(message)
+
+
+@handled
+def scale(
+    job: JobArgument,
+    learners: Annotated[str, typer.Argument(help="A number, or auto: the platform chooses again.", metavar="N|auto")],
+    as_json: JsonOption = False,
+) -> None:
+    """Give an elastic job a number of learners, which it keeps until you say auto. While it is being resized, this is
+    refused: retry then."""
+    from updraft.client import Client
+
+    number = _learners(learners)
+    with Client() as client:
+        message = client.scale(job, number)
+    print_json({"job": job, "learners": number, "message": message}) if as_json else say(message)
+
+
+def _learners(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise typer.BadParameter(f"{text!r} is neither a number above 0 nor auto", param_hint="N|auto")
+    return int(text)
+
+
+@handled
+def profile(
+    job: JobArgument,
+    least: Annotated[
+        int | None, typer.Option("--min", min=1, help="Fewest learners; by default, as it allows.")
+    ] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="Most learners; by default, as it allows.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how fast an elastic job is with each number of learners: give it the most, and then fewer and fewer. It
+    trains on meanwhile. In the end the platform chooses its size again, with what was measured."""
+    from updraft.cli.profiling import measured_sizes
+    from updraft.client import Client
+
+    with Client() as client:
+        found = measured_sizes(client, job, least, most, say=(lambda text: None) if as_json else say)
+    if as_json:
+        print_json([each.model_dump(mode="json") for each in found])
+        return
+    rows = [
+        (str(each.learners), f"{1000 * each.step_seconds:.1f} ms", f"{each.speedup:.2f}")
+        for each in found
+        if each.step_seconds is not None
+    ]
+    print_table(("learners", "step", "times as fast"), rows)
 
 
 @handled

@@ -283,6 +283,16 @@ class Client:
         answer = Accepted.model_validate(self.http.json("POST", path, body={"priority": priority}))
         return answer.message
 
+    def scale(self, job_id: str, learners: int | None) -> str:
+        """Fix the number of learners of an elastic job, None: leave it to the platform again; return a sentence that
+        says what that changes.
+
+        Raises RefusedError if it is being resized, has no learners, or there is no room; InvalidRequestError for a
+        number that its manifest does not allow.
+        """
+        path = f"{API_PREFIX}/jobs/{quote(job_id, safe='')}/scale"
+        return Accepted.model_validate(self.http.json("POST", path, body={"learners": learners})).message
+
     def schedules(self) -> ScheduleList:
         """Return the schedules, and what the last look at each decided."""
         return ScheduleList.model_validate(self.http.json("GET", f"{API_PREFIX}/schedules"))

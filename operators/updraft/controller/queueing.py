@@ -113,10 +113,10 @@ def decide(services: Services, capacity: Capacity) -> None:
     tenants = services.tenancy().tenants
     policy, now = policy_of(services.settings, tenants), services.ledger.now()
     past = _recent_past_use(services, now) if len(tenants) > 1 else {}
-    services.ledger.queue.plan(partial(_decided, capacity=capacity, policy=policy, past=past, now=now))
+    services.ledger.queue.plan(partial(decided, capacity=capacity, policy=policy, past=past, now=now))
 
 
-def _decided(
+def decided(
     queue: Sequence[GangRequest],
     granted: Sequence[Grant],
     *,
@@ -125,6 +125,7 @@ def _decided(
     past: Past,
     now: datetime,
 ) -> Plan:
+    """Return the decision about the queue, and about the sizes of elastic jobs if there are any."""
     from updraft.allocation import plan_admissions
 
     if not any(each.elastic is not None for each in (*queue, *(grant.request for grant in granted))):

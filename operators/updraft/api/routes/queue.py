@@ -11,11 +11,11 @@ from updraft.allocation import GangRequest
 from updraft.allocation.document import StateDocument, state_document
 from updraft.api import queue, rounds
 from updraft.api.access import CallerDep
-from updraft.api.bodies import priority_body
+from updraft.api.bodies import priority_body, scale_body
 from updraft.api.depends import ReaderDep
 from updraft.kubernetes.capacity import capacity_of
 from updraft.manifest import ManifestError
-from updraft.schemas import Accepted, PriorityBody, QueueList, RoundList
+from updraft.schemas import Accepted, PriorityBody, QueueList, RoundList, ScaleBody
 from updraft.tenants import refuse_priority
 
 router = APIRouter(tags=["queue"])
@@ -72,3 +72,16 @@ def prioritize_job(
     )
     when = "The queue is planned again." if waits else "It counts when the job waits in the queue again."
     return Accepted(id=job.id, message=f"Its priority is {body.priority}. {when}")
+
+
+@writing.post(
+    "/jobs/{job_id}/scale", summary="Give an elastic job a number of learners", openapi_extra=scale_body.documented
+)
+def scale_job(
+    reader: ReaderDep, caller: CallerDep, job_id: str, body: Annotated[ScaleBody, Depends(scale_body)]
+) -> Accepted:
+    """Fix the number of learners, within the manifest's `elastic`, until it is left to the platform again. Refused
+    (409) for a job that is being resized (retry then), that is not elastic or has no learners any more, and if there is
+    no room; refused (422) for a number that the manifest does not allow."""
+    job = reader.job(job_id)
+    return Accepted(id=job.id, message=queue.scaled(reader, job, body.learners, caller.name))
