@@ -48,4 +48,4 @@ def test_learners_join_leave_and_die_while_the_others_train(stack: Stack, tmp_pa
     print("\n".join(map(str, told)))
     assert not any(state == "RECOVERING" for state, _ in told), told
     assert any(state == "PROCESSING" and "stood still for" in reason for state, reason in told), told
-    assert any(state == "RESIZING" and f"learner {first}:" in reason for state, reason in told), told
+    assert any(state == "RESIZING" and f"learner {first} was killed" in reason for state, reason in told), told

@@ -86,10 +86,13 @@ def plan_members(facts: GroupFacts) -> tuple[Membership, str]:
         desired = len(left)
     else:
         desired = membership.desired if facts.target is None else facts.target[0]
+    surplus = len(left) - desired
+    if surplus > 0:  # those leave first who have not joined, and then the newest
+        out |= dict.fromkeys(sorted(left, key=lambda n: (n in group.learners, -n))[:surplus], "")
     changed = membership.resized(desired, sorted(out))
     if changed.learners == membership.learners:
         return membership, ""
-    whys = [f"learner {n}: {why}" for n, why in sorted(out.items())]
+    whys = [why if why.startswith(f"learner {n}") else f"learner {n}: {why}" for n, why in sorted(out.items()) if why]
     if facts.target is not None and not ended and changed.size != membership.size:
         whys.append(facts.target[1])
     return changed, "; ".join(whys) or f"from {membership.size} to {changed.size} learners"
@@ -213,7 +216,7 @@ class InPlaceGroup:
             return ("its pod is gone", False) if self._lasts("gone", learner, patience) else ("", False)
         self._since.pop(("gone", learner), None)
         if (failure := failure_of(pod, tail, self._memory, self._manifest.failures)) is not None:
-            return failure.reason.removeprefix(f"learner {learner}: "), failure.cause in OWN_FAULT
+            return failure.reason, failure.cause in OWN_FAULT
         if not joins:
             return "", False
         settings = self._services.settings
@@ -224,7 +227,8 @@ class InPlaceGroup:
         return "", False
 
     def _lasts(self, what: str, learner: int, seconds: float) -> bool:
-        return self._clock() - self._since.setdefault((what, learner), self._clock()) >= seconds
+        now = self._clock()
+        return now - self._since.setdefault((what, learner), now) >= seconds
 
     def _may_add(self) -> bool:
         """Return whether learners may be added: not if many were within a short time, which all were lost."""
