@@ -66,6 +66,7 @@ def test_a_reader_may_look_but_not_act(platform: Platform) -> None:
         ("POST", "/jobs/digits-1/halt"),
         ("POST", "/jobs/digits-1/resume"),
         ("POST", "/jobs/digits-1/priority"),
+        ("POST", "/jobs/digits-1/scale"),
         ("POST", "/series/digits/roll-back"),
         ("PUT", "/secrets/hub"),
         ("DELETE", "/secrets/hub"),

@@ -32,6 +32,7 @@ WITH_BODY = (
     ("POST", "/planned"),
     ("POST", "/jobs/digits-1/resume"),
     ("POST", "/jobs/digits-1/priority"),
+    ("POST", "/jobs/digits-1/scale"),
     ("POST", "/series/digits/roll-back"),
     ("PUT", "/secrets/hub"),
     ("POST", "/trees/missing"),

@@ -133,3 +133,75 @@ def test_a_start_is_estimated_from_earlier_jobs_of_the_series(queued: Platform) 
     found = shown(queued)["waiting"]
     assert found[0]["starts_at"] is not None
     assert found[0]["starts_at"] <= found[1]["starts_at"]
+
+
+@pytest.fixture
+def stretching(platform: Platform) -> Platform:
+    """An elastic job that trains with two learners, on a cluster with four GPUs."""
+    platform.cluster.nodes = lambda: [gpu_node()]  # type: ignore[method-assign]
+    elastic = {"min_learners": 1, "max_learners": 8, "resize": "in_place"}
+    manifest = {**MANIFEST, "elastic": elastic, "checkpoints": {"every": "60s"}, "evaluate": None}
+    platform.job("stretches-1", **parse(manifest).canonical())
+    run_elastic(platform.ledger, "stretches-1", 2, step_seconds=0.2)
+    return platform
+
+
+def gpu_node() -> dict[str, Any]:
+    room = {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "4", "pods": "100"}
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "metadata": {"name": "gpus", "labels": {}},
+        "spec": {},
+        "status": {"allocatable": room, "capacity": room, "conditions": ready},
+    }
+
+
+def scaled(platform: Platform, learners: int | None, who: str = "ada") -> Any:
+    return platform.client(who).post(f"{API}/jobs/stretches-1/scale", json={"learners": learners})
+
+
+def test_an_elastic_job_is_scaled_by_hand(stretching: Platform) -> None:
+    answer = scaled(stretching, 3)
+    assert (answer.status_code, answer.json()["message"]) == (
+        200,
+        "It gets 3 learners, and keeps them until its size is left to the platform again.",
+    )
+    queue = stretching.ledger.queue
+    target = queue.target("stretches-1")
+    assert target is not None
+    assert target[0] == 3
+    assert "asked for by ada" in target[1]
+    again = scaled(stretching, 4)
+    assert again.status_code == 409
+    assert "retry" in again.text
+    queue.settle_in_place("stretches-1", 3, "3 of 3 learners run", {}, pause=0.02)
+    detail = stretching.client().get(f"{API}/jobs/stretches-1").json()
+    assert [(size["learners"], size["current"]) for size in detail["sizes"]] == [(3, True)]
+    assert any("ada has fixed it at 3 learners" in remark for remark in detail["size_remarks"])
+    assert (detail["min_learners"], detail["max_learners"], detail["resize"]) == (1, 8, "in_place")
+    assert scaled(stretching, None).json()["message"] == "The platform chooses its learners again."
+    assert len(stretching.client().get(f"{API}/jobs/stretches-1").json()["sizes"]) > 1
+
+
+def test_sizes_that_cannot_be_are_refused_and_change_nothing(stretching: Platform) -> None:
+    too_many = scaled(stretching, 9)
+    assert too_many.status_code == 422
+    assert "learners: 9 is not a size that the job's manifest allows; write 1 to 8" in too_many.text
+    assert scaled(stretching, 0).status_code == 422
+    no_room = scaled(stretching, 5)
+    assert no_room.status_code == 409
+    assert "cannot have 5 learners now" in no_room.text
+    assert stretching.ledger.queue.target("stretches-1") is None
+    assert not any(
+        "fixed" in each for each in stretching.client().get(f"{API}/jobs/stretches-1").json()["size_remarks"]
+    )
+    assert scaled(stretching, 1, "reader").status_code == 403
+    stretching.ledger.jobs.finish("stretches-1", Verdict(State.CANCELLED, "cancelled"))
+    assert scaled(stretching, 1).status_code == 409
+
+
+def test_only_elastic_jobs_are_scaled(queued: Platform) -> None:
+    job = shown(queued)["running"][0]["job"]
+    answer = queued.client().post(f"{API}/jobs/{job}/scale", json={"learners": 2})
+    assert answer.status_code == 409
+    assert "is not elastic" in answer.text

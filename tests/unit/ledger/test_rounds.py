@@ -117,3 +117,24 @@ def test_rounds_of_other_tenants_are_neither_listed_nor_counted(ledger: Ledger) 
     add_job(ledger, "b", tenant="vision")
     assert [row.job_id for row in ledger.queue.rounds(1, TENANTS)] == ["a"]
     assert ledger.queue.rounds(10, ("vision",)) == []
+
+
+def test_a_size_that_was_not_reached_in_place_is_not_tried_again_soon(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 100, NOON)
+    decide(ledger, a=4)
+    ledger.queue.settle_in_place("a", 2, "2 of 2 learners run", {}, pause=None)
+    assert (newest(ledger).closed, newest(ledger).gained) == (True, None)
+    assert ledger.queue.size("a") == (2, 64)
+    assert [size.learners for size in ledger.queue.sizes("a").rows] == [1, 2, 3]
+
+
+def test_each_generation_has_a_speed_of_its_own(ledger: Ledger) -> None:
+    running(ledger, "a", 2)
+    ledger.queue.note_speed("a", 1, Report(2, 64, 0.2), 100, NOON)
+    decide(ledger, a=4)
+    ledger.queue.settle_in_place("a", 4, "4 of 4 learners run", {}, pause=0.03)
+    ledger.queue.note_speed("a", 1, Report(4, 64, 0.1), 100, NOON, generation=2)
+    assert (newest(ledger).pause_seconds, newest(ledger).gained) == (0.03, pytest.approx(4))
+    measured = {size.learners: size.step_seconds for size in ledger.queue.sizes("a").rows}
+    assert (measured[2], measured[4]) == (0.2, 0.1)

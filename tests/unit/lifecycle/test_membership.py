@@ -86,3 +86,13 @@ def test_only_those_that_belong_can_leave() -> None:
         Membership.first(3).without([4])
     with pytest.raises(ValueError, match="0 learners belong"):
         Membership.first(1).without([1])
+
+
+def test_some_leave_and_others_join_at_once() -> None:
+    changed = Membership.first(3).resized(3, (2,))
+    assert (changed.generation, changed.learners, changed.ever) == (2, (1, 3, 4), (1, 2, 3, 4))
+    fewer = changed.resized(1, (1,))
+    assert fewer.learners == (3,)
+    assert changed.resized(3) is changed
+    with pytest.raises(ValueError, match="do not belong"):
+        changed.resized(3, (2,))

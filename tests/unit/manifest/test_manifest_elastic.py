@@ -27,6 +27,16 @@ def elastic(**fields: Any) -> dict[str, Any]:
         (elastic(min_batch=64, max_batch=32), "elastic.min_batch: 64 is above max_batch, which is 32"),
         (elastic(min_batch=64), "elastic.max_batch: is missing, and the other bound is not; write both, or neither"),
         (elastic(max_batch=64), "elastic.min_batch: is missing"),
+        (
+            elastic(resize="in_place", min_batch=32, max_batch=64),
+            "elastic.min_batch: 32 does not go with resize: in_place, whose programs say their batch to elastic.init; "
+            "write nothing, or resize: restart",
+        ),
+        (
+            {**elastic(resize="in_place"), "resources": {"processes_per_learner": 2}},
+            "resources.processes_per_learner: 2 does not go with elastic.resize: in_place",
+        ),
+        (elastic(resize="sometimes"), "elastic.resize: 'sometimes'"),
         (elastic(lr="linear"), "elastic.lr: 'linear' needs a batch that the platform chooses"),
         (elastic(max_batch_per_learner=8), "elastic.max_batch_per_learner: 8 needs a batch that the platform chooses"),
         (
