@@ -59,9 +59,9 @@ test-public: ## Train programs of public repositories, fetched from GitHub (take
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
 	$(DEV) pytest -v --no-header -m public $(ARGS) tests/system/test_public_programs.py tests/system/test_deepspeed.py
 
-test-large: ## Store and restore a checkpoint of 3 GB (needs 12 GB of disk); kill processes of shared-memory training 2,000 times
+test-large: ## Store and restore a checkpoint of 3 GB (needs 12 GB of disk); disturb a job 50 times that is resized in place; kill processes of shared-memory training 2,000 times
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
-	$(DEV) pytest -v --no-header -m large $(ARGS) tests/system/test_large_checkpoint.py
+	$(DEV) pytest -v --no-header -m large $(ARGS) tests/system/test_large_checkpoint.py tests/system/test_in_place.py
 	@$${UPDRAFT_HOME:-.updraft}/envs/torch-tests/bin/python -m pytest -v -m "torch and large" -p no:cacheprovider tests/learner
 
 test-frameworks: ## Test the adapters, each with its library (ARGS="xgboost jax" chooses; all take some GB of packages)

@@ -51,7 +51,8 @@ for x, y, ids in training:
         updraft.log_metrics({"loss": value}, step=step)
 if training.rank == 0:
     torch.save(model.state_dict(), updraft.result_dir() / "model.pt")
-    (updraft.result_dir() / "steps.json").write_text(json.dumps(training.steps))
+    found = {"steps": training.steps, "weights": model.weight[0].tolist()}
+    (updraft.result_dir() / "steps.json").write_text(json.dumps(found))
 """
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
+import psutil
 import pytest
 from in_place_helpers import check_exactly_once, in_place_job, programs, send, written
 from system_helpers import Stack, pretty, running_stack, shell_job, until
+
+from updraft.exceptions import RefusedError
+from updraft.storage.groups import read_group
 
 pytestmark = [pytest.mark.system, pytest.mark.turn(2), pytest.mark.timeout(600)]
 
@@ -49,3 +57,85 @@ def test_learners_join_leave_and_die_while_the_others_train(stack: Stack, tmp_pa
     assert not any(state == "RECOVERING" for state, _ in told), told
     assert any(state == "PROCESSING" and "stood still for" in reason for state, reason in told), told
     assert any(state == "RESIZING" and f"learner {first} was killed" in reason for state, reason in told), told
+
+
+EVENTS = ("kill", "kill", "freeze", "two", "coordinator", "learner and coordinator", "scale", "scale", "scale")
+
+
+class Disturbed:
+    """A job that events happen to, at any time. One learner that has the state is always left alone: if all of them
+    die, the next attempt goes on from a checkpoint, which is another case."""
+
+    def __init__(self, stack: Stack, job: str, rng: Random) -> None:
+        self.stack, self.job, self.rng = stack, job, rng
+        self.gone: set[int] = set()
+
+    def victims(self, most: int) -> list[psutil.Process]:
+        """Return up to so many learners, the leader first; the last one that has the state is none of them."""
+        group = read_group("default", self.job, "train", 1, store=self.stack.store("updraft"))
+        found = {n: process for n, process in programs(self.job).items() if n not in self.gone}
+        holders = [n for n in (group.learners if group else ()) if n in found]
+        chosen = (
+            sorted(found)[:most] if self.rng.random() < 0.5 else self.rng.sample(sorted(found), min(most, len(found)))
+        )
+        if not set(holders) - set(chosen):
+            chosen = [n for n in chosen if n not in holders[:1]]
+        self.gone |= set(chosen)
+        return [found[n] for n in chosen]
+
+    def disturb(self, event: str) -> str | None:
+        """Do one thing to the job; return what. None: it was not possible now."""
+        coordinator = list(programs(self.job, "updraft_learner.elastic.pod").values())
+        if event == "scale":
+            wanted = self.rng.randint(1, 3)
+            try:
+                self.stack.client.scale(self.job, wanted)
+            except RefusedError:
+                return None
+            return f"scale to {wanted}"
+        if event == "coordinator":
+            send(signal.SIGKILL, coordinator)
+            return event if coordinator else None
+        victims = self.victims(2 if event == "two" else 1)
+        if not victims:
+            return None
+        send(signal.SIGSTOP if event == "freeze" else signal.SIGKILL, victims)
+        if event == "learner and coordinator":
+            send(signal.SIGKILL, coordinator)
+        return f"{event}: {[process.pid for process in victims]}"
+
+
+@pytest.mark.large
+@pytest.mark.timeout(2400)
+def test_fifty_resizes_and_kills(stack: Stack, tmp_path: Path) -> None:
+    """The same job through 50 events at any time, also while another one is being mended."""
+    seed = int(os.environ.get("UPDRAFT_EVENTS_SEED", str(int(time.time()))))
+    print(f"UPDRAFT_EVENTS_SEED={seed}")
+    rng = Random(seed)
+    folder = tmp_path / "many"
+    folder.mkdir()
+    epochs = 4000
+    raw = in_place_job("disturbed", folder, epochs=epochs, seconds=0.15)
+    job = stack.submit(raw, written(tmp_path, "disturbed"))
+    until(lambda: len(programs(job)) >= 2, "it did not begin")
+    stack.reach(job, "PROCESSING")
+    done: list[str] = []
+    disturbed = Disturbed(stack, job, rng)
+    while len(done) < 50:
+        time.sleep(rng.choice((0.1, 0.3, 2.0, 6.0)))
+        detail = stack.client.job(job)
+        assert detail.state in ("PROCESSING", "RESIZING"), (detail.state, detail.reason, done)
+        if (told := disturbed.disturb(rng.choice(EVENTS))) is not None:
+            done.append(f"{detail.state}: {told}")
+            print(done[-1], flush=True)
+    ended = stack.end(job)
+    assert ended.state == "COMPLETED", pretty(ended)
+    attempts = [each for each in stack.client.attempts(job).attempts if each.role == "train"]
+    assert len(attempts) == 1, attempts
+    check_exactly_once(folder, epochs)
+    (weights,) = [
+        json.loads(path.read_text())["weights"]
+        for path in stack.client.download(job, "results", tmp_path / "results")
+        if path.name == "steps.json"
+    ]
+    assert weights == pytest.approx(list(range(8)), abs=0.01)  # what an undisturbed run finds
