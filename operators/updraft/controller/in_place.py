@@ -51,7 +51,7 @@ class GroupFacts:
         group: What the coordinator says.
         lost: Learners that are lost, with the reason.
         leaving: Learners whose pods the cluster removes, with the reason.
-        failed: Learners that have not joined, and will not, with the reason.
+        failed: Learners that have not joined, and will not, as others in their place would not; with the reason.
         target: The size that the planner has decided, with its reason; None: no other one.
         may_add: Whether learners may be added now.
     """
@@ -193,14 +193,14 @@ class InPlaceGroup:
         lost, leaving, failed = {}, {}, {}
         for n in membership.learners:
             pod, joins = pods_of.get(n), n in coming
-            why, own_fault = self._failure(n, pod, tails.get(n, ()), joins=joins)
+            why, for_good = self._failure(n, pod, tails.get(n, ()), joins=joins)
             if n in group.excluded and not why:
                 # Its pod says soon how it ended, if it did.
                 gone_on = self._lasts("excluded", n, GONE_SECONDS)
                 why = "it kept the others waiting, or they lost the connection to it" if gone_on else ""
-            if joins and why:
+            if joins and why and for_good:
                 failed[n] = why
-            elif why and not own_fault:
+            elif why and not for_good:
                 lost[n] = why
             elif pod is not None and not pod.ended and (pod.deleting or pod.disruption):
                 leaving[n] = f"its pod leaves the node ({pod.disruption or 'deleted'})"
@@ -210,7 +210,8 @@ class InPlaceGroup:
         return GroupFacts(membership, group, lost, leaving, failed, target, self._may_add())
 
     def _failure(self, learner: int, pod: PodFacts | None, tail: Sequence[str], *, joins: bool) -> tuple[str, bool]:
-        """Return why a member does not train any more, or will not; and whether its program would fail again."""
+        """Return why a member does not train any more, or will not; and whether another one in its place would not
+        either."""
         if pod is None:
             patience = MISSING_SECONDS if joins else GONE_SECONDS
             return ("its pod is gone", False) if self._lasts("gone", learner, patience) else ("", False)
@@ -221,9 +222,9 @@ class InPlaceGroup:
             return "", False
         settings = self._services.settings
         if not pod.runs and self._lasts("starting", learner, settings.deploy_timeout_seconds):
-            return pod.unscheduled or pod.blocked or "it did not start in time", False
+            return pod.unscheduled or pod.blocked or "it did not start in time", True
         if pod.runs and learner not in self.group.waiting and self._lasts("joining", learner, JOIN_SECONDS):
-            return f"its program was not ready to join within {JOIN_SECONDS:g} s", False
+            return f"its program was not ready to join within {JOIN_SECONDS:g} s", True
         return "", False
 
     def _lasts(self, what: str, learner: int, seconds: float) -> bool:

@@ -234,6 +234,16 @@ def test_a_program_that_fails_ends_the_attempt(look: Look) -> None:
     assert look().learners == (1, 2)
 
 
+def test_a_newcomer_that_is_killed_is_replaced_and_one_that_fails_is_not(look: Look) -> None:
+    look.resize(3)
+    look()
+    look.run(3, exit_code=137)
+    assert look().learners == (1, 2, 4)
+    look.run(4, exit_code=1)
+    assert look().learners == (1, 2)
+    assert look().learners == (1, 2)
+
+
 def test_nobody_is_replaced_while_the_job_stops(look: Look) -> None:
     look.run(1, exit_code=137)
     assert look(stopping=True).learners == (1, 2)
