@@ -290,7 +290,8 @@ class InPlaceGroup:
             return
         book, launch, group = self._services.ledger, self._launch, self.group
         job = book.jobs.get(launch.job_id)
-        self._unsettled = job.state is State.RESIZING or book.queue.target(launch.job_id) is not None
+        target = book.queue.target(launch.job_id)
+        self._unsettled = job.state is State.RESIZING or target is not None
         there = [pod for pod in found if pod.learner != COORDINATOR_LEARNER and not pod.ended]
         if not self._unsettled or any(pod.learner not in self.membership.learners for pod in there):
             return
@@ -298,6 +299,8 @@ class InPlaceGroup:
         size = self.membership.size
         stood = "" if pause is None else f"; the others stood still for {1000 * pause:.0f} ms"
         told = f"{size} of {size} learners run{stood}"
+        if target is not None and size < target[0]:
+            told += f"; {target[0]} could not be reached now, and the platform chooses again"
         evidence = {"generation": self.membership.generation, "pause_seconds": pause}
         book.queue.settle_in_place(launch.job_id, size, told, evidence, pause=pause)
         self._refused, self._unsettled, self.settled = None, False, True

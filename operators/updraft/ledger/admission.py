@@ -353,6 +353,8 @@ def settle_in_place(connection: Connection, job_id: str, learners: int, pause: f
         "resizes": row.resizes + 1,
         "changed": count_change(connection),
     }
+    if refused:  # or a size that a user asked for would be tried again at once
+        values |= {"pinned": None, "pinned_by": None}
     connection.execute(update(grants).where(grants.c.job_id == job_id).values(**values))
     rounds.settled(connection, job_id, pause, now, refused=refused)
 
