@@ -40,7 +40,8 @@ written = open(os.path.join(params["folder"], os.environ["LEARNER_ID"] + "-" + s
 for x, y, ids in training:
     step, generation = training.steps + 1, training.generation
     loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
-    time.sleep(params["seconds"] * len(ids) / 16)
+    if not os.path.exists(params["folder"] + ".hurry"):
+        time.sleep(params["seconds"] * len(ids) / 16)
     value = float(loss.detach())
     written.write(json.dumps([step, generation, ids.tolist()]) + "\\n")
     written.flush()
@@ -81,6 +82,11 @@ def written(folder: Path, name: str) -> Path:
     (folder / name).mkdir()
     (folder / name / "train.py").write_text(PROGRAM)
     return folder
+
+
+def hurry(folder: Path) -> None:
+    """Let the job do the rest of its steps as fast as it can."""
+    Path(f"{folder}.hurry").touch()
 
 
 def read_steps(folder: Path) -> dict[int, list[int]]:

@@ -12,7 +12,7 @@ from random import Random
 
 import psutil
 import pytest
-from in_place_helpers import check_exactly_once, in_place_job, programs, send, written
+from in_place_helpers import check_exactly_once, hurry, in_place_job, programs, send, written
 from system_helpers import Stack, pretty, running_stack, shell_job, until
 
 from updraft.exceptions import RefusedError
@@ -115,7 +115,7 @@ def test_fifty_resizes_and_kills(stack: Stack, tmp_path: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     epochs = 4000
-    raw = in_place_job("disturbed", folder, epochs=epochs, seconds=0.15)
+    raw = in_place_job("disturbed", folder, epochs=epochs, seconds=0.2)
     job = stack.submit(raw, written(tmp_path, "disturbed"))
     until(lambda: len(programs(job)) >= 2, "it did not begin")
     stack.reach(job, "PROCESSING")
@@ -128,6 +128,7 @@ def test_fifty_resizes_and_kills(stack: Stack, tmp_path: Path) -> None:
         if (told := disturbed.disturb(rng.choice(EVENTS))) is not None:
             done.append(f"{detail.state}: {told}")
             print(done[-1], flush=True)
+    hurry(folder)
     ended = stack.end(job)
     assert ended.state == "COMPLETED", pretty(ended)
     attempts = [each for each in stack.client.attempts(job).attempts if each.role == "train"]
