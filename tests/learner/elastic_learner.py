@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,22 @@ class Numbered(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         return self.inputs[index], self.targets[index], index
+
+
+class InShards:
+    """The same samples in shards of different lengths, one of which is empty."""
+
+    def __init__(self, length: int) -> None:
+        self._data = Numbered(length)
+        self.inputs = self._data.inputs
+
+    def shards(self) -> list[str]:
+        return [str(number) for number in range(7)]
+
+    def open(self, shard: str, offset: int) -> Iterator[Any]:
+        ends = [0, 11, 11, 40, 90, 91, 150, len(self._data)]
+        for index in range(ends[int(shard)] + offset, ends[int(shard) + 1]):
+            yield self._data[index]
 
 
 def model_digest(model: torch.nn.Module) -> str:
@@ -70,7 +87,7 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
-    data = Numbered(given["samples"])
+    data: Any = (InShards if given["in_shards"] else Numbered)(given["samples"])
     training = elastic.init(
         model,
         optimizer,

@@ -20,6 +20,19 @@ from updraft_learner import elastic
 pytestmark = [pytest.mark.torch, pytest.mark.turn(0), pytest.mark.timeout(240)]
 
 
+class InMemory:
+    """A data set in shards."""
+
+    def __init__(self, shards: list[list[float]]) -> None:
+        self._shards = shards
+
+    def shards(self) -> range:
+        return range(len(self._shards))
+
+    def open(self, shard: int, offset: int) -> Iterator[float]:
+        yield from self._shards[shard][offset:]
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
@@ -151,6 +164,21 @@ def test_a_grown_batch_uses_each_sample_once(start: Callable[..., Run], rule: st
     run.audit()
 
 
+def test_a_data_set_in_shards_is_used_exactly_once(start: Callable[..., Run]) -> None:
+    given = {"in_shards": True, "lanes": 3, "virtual_ranks": 3, "epochs": 15}
+    expected = undisturbed(start, "a", **given)
+    run = start(first=1, **given)
+    run.start("a")
+    run.wait_for_group("a")
+    run.start("b", "c")
+    run.wait_for_group("a", "b", "c")
+    run.signal("a", signal.SIGKILL)
+    run.wait_for_group("b", "c")
+    assert run.outcomes() == {"a": "killed", "b": "finished", "c": "finished"}
+    run.audit()
+    assert run.last("b")["model"] == expected["model"]
+
+
 def test_worker_processes_fetch_the_samples(start: Callable[..., Run]) -> None:
     run = start(first=2, workers=1)
     run.start("a", "b")
@@ -170,10 +198,21 @@ def test_worker_processes_fetch_the_samples(start: Callable[..., Run]) -> None:
         ({"grow": "sqrt", "virtual_ranks": 2}, "exclude each other"),
         ({"virtual_ranks": -1}, "virtual_ranks is -1"),
         ({"workers": -1}, "workers is -1"),
+        ({"data": InMemory([[1.0]]), "workers": 1}, "workers does not go with a data set in shards"),
+        ({"data": InMemory([[1.0]]), "grow": "sqrt"}, "grow does not go with a data set in shards"),
+        ({"data": InMemory([])}, "shards is 0"),
+        ({"data": InMemory([[1.0]] * 9), "lanes": 4}, "batch is 2; with 4 lanes it must be at least 4"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, Any], message: str) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=message):
-        elastic.init(model, optimizer, [1, 2], batch=2, epochs=1, **given)
+        elastic.init(model, optimizer, **{"data": [1, 2], "batch": 2, "epochs": 1, **given})
+
+
+def test_shards_without_samples_are_refused() -> None:
+    model = torch.nn.Linear(2, 1)
+    training = elastic.init(model, torch.optim.SGD(model.parameters(), 0.1), InMemory([[], []]), batch=2, epochs=1)
+    with pytest.raises(ValueError, match="all of its shards are empty"):
+        list(training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class GradientExchange:
     Its memory belongs to the generation: a collective that was given up may still write into it.
 
     Args:
+        further: How many more facts are summed, exactly up to 2**53.
         virtual_ranks: So many gradients are summed in the order of virtual ranks: the sum has the same bits, however
             many learners there are. 0: one of each learner, in the order that is fastest.
 
@@ -30,12 +32,18 @@ class GradientExchange:
     """
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, group: Group, virtual_ranks: int = 0
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        group: Group,
+        virtual_ranks: int = 0,
+        further: int = 0,
     ) -> None:
         self._group, self._virtual_ranks = group, virtual_ranks
         self._parameters = _parameters(optimizer)
         self._buffers = list(model.buffers())
-        facts = len(self._parameters) + 2
+        facts = len(self._parameters) + 2 + further
+        self._exact = bool(virtual_ranks or further)  # the facts do not fit into the type of the gradients
         by_type: dict[torch.dtype, list[int]] = {}
         for index, each in enumerate(self._parameters):
             by_type.setdefault(each.dtype, []).append(index)
@@ -47,10 +55,10 @@ class GradientExchange:
                 places[index] = begin, begin + self._parameters[index].numel()
                 begin = places[index][1]
             # The facts travel with the gradients: a second all-reduce would cost as much as the first, if it is small.
-            extra = 0 if self._flat or virtual_ranks else facts
+            extra = 0 if self._flat or self._exact else facts
             self._flat.append(torch.zeros(begin + extra, dtype=dtype))
             self._places.append(places)
-        self._facts = torch.zeros(facts, dtype=torch.float64) if virtual_ranks else self._flat[0][-facts:]
+        self._facts = torch.zeros(facts, dtype=torch.float64) if self._exact else self._flat[0][-facts:]
         self._bytes = torch.zeros(sum(each.numel() * each.element_size() for each in self._buffers), dtype=torch.uint8)
         self.square_sum = 0.0
         self.clear()
@@ -87,8 +95,9 @@ class GradientExchange:
                 ordered.add(virtual_rank, target)
         self._added = True
 
-    def sum(self, flag: int) -> int:
-        """Replace this learner's gradients by the sum of all that was added. Return the sum of the flags.
+    def sum(self, flag: int, further: Sequence[float] = ()) -> tuple[int, list[float]]:
+        """Replace this learner's gradients by the sum of all that was added. Return the sums of the flags and of the
+        further facts.
 
         Args:
             flag: Small enough to be exact in the type of the parameters.
@@ -99,9 +108,11 @@ class GradientExchange:
         if not self._added and not self._virtual_ranks:
             for flat in self._flat:
                 flat.zero_()
-        facts = [*map(float, self._present), self._square, float(flag)]
+        facts = [*map(float, self._present), self._square, float(flag), *further]
         self._facts.copy_(torch.tensor(facts, dtype=torch.float64))
-        tensors = [self._facts] if self._virtual_ranks else list(self._flat)
+        tensors = [self._facts] if self._exact else []
+        if not self._virtual_ranks:
+            tensors += self._flat
         if self._buffers:
             self._bytes.zero_()
             if self._group.rank == 0:
@@ -109,7 +120,9 @@ class GradientExchange:
             tensors.append(self._bytes)
         self._group.sum(tensors)
         summed = [self._in_order(each, flat) for each, flat in zip(self._sums, self._flat, strict=True)]
-        *present, self.square_sum, flags = self._facts.tolist()
+        found: list[float] = self._facts.tolist()
+        number = len(self._parameters)
+        present, self.square_sum, flags = found[:number], found[number], found[number + 1]
         for flat, places in zip(summed, self._places, strict=True):
             for index, (begin, end) in places.items():
                 parameter, value = self._parameters[index], flat[begin:end]
@@ -127,7 +140,7 @@ class GradientExchange:
                 each.copy_(copied)
                 begin += size
         self.clear()
-        return round(float(flags))
+        return round(flags), found[number + 2 :]
 
     def _in_order(self, own: OrderedSum, flat: torch.Tensor) -> torch.Tensor:
         """Return the sum over all virtual ranks: each learner adds up one range of all vectors, and sends it to all."""

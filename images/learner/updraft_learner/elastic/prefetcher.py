@@ -1,4 +1,4 @@
-"""Fetches the samples of the next steps while the current one is computed, in threads or in processes."""
+"""Fetches samples of a map-style data set while the step before is computed, in threads or in processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _fetched_by_worker: tuple[Any, Callable[[list[Any]], Any]]  # of a worker proces
 
 
 class Prefetcher:
-    """Batches of one learner, by cursor and virtual rank.
+    """A `SampleSource`: batches of one learner, by cursor and virtual rank.
 
     Args:
         order: Says which samples a step has.
@@ -44,6 +44,16 @@ class Prefetcher:
         self._fetched: dict[tuple[DataCursor, int], Future[Any]] = {}
         self._rank, self._learners = 0, 1
 
+    def first(self) -> DataCursor:
+        return DataCursor()
+
+    def finished(self, cursor: DataCursor) -> bool:
+        return self._order.finished(cursor)
+
+    def parts(self, cursor: DataCursor) -> list[int]:
+        parts = self._order.parts(cursor, self._rank, self._learners)
+        return [part for part, indices in parts.items() if indices]
+
     def regroup(self, rank: int, learners: int) -> None:
         """Forget what was fetched: its samples are drawn again, by whoever has them now."""
         for each in self._fetched.values():
@@ -51,22 +61,45 @@ class Prefetcher:
         self._fetched.clear()
         self._rank, self._learners = rank, learners
 
-    def get(self, cursor: DataCursor, virtual_rank: int) -> Any:
-        """Return the batch of a virtual rank of this learner in the step at `cursor`.
+    def get(self, cursor: DataCursor, part: int) -> tuple[Any, float]:
+        """Return a batch, and its part of the samples of the step.
 
         Raises:
             BrokenProcessPool: a worker process died.
             Exception: what the data set raised.
         """
+        mine = self._order.parts(cursor, self._rank, self._learners)[part]
+        weight = len(mine) / len(self._order.draw(cursor, self._learners))
         if not (self._ahead or self._workers):
-            return self._fetch(self._order.parts(cursor, self._rank, self._learners)[virtual_rank])
+            return self._fetch(mine), weight
         following = cursor
         for _ in range(self._ahead + 1):
-            for part, indices in self._order.parts(following, self._rank, self._learners).items():
-                if indices and (following, part) not in self._fetched and (following, part) >= (cursor, virtual_rank):
-                    self._fetched[following, part] = self._submit(following, part, indices)
+            for each, indices in self._order.parts(following, self._rank, self._learners).items():
+                if indices and (following, each) not in self._fetched and (following, each) >= (cursor, part):
+                    self._fetched[following, each] = self._submit(following, each, indices)
             following = self._order.after(following, self._learners)
-        return self._fetched.pop((cursor, virtual_rank)).result()
+        return self._fetched.pop((cursor, part)).result(), weight
+
+    def facts(self) -> list[float]:
+        return []
+
+    def divisor(self, facts: list[float]) -> float:
+        return 1.0
+
+    def after(self, cursor: DataCursor, facts: list[float]) -> DataCursor:
+        return self._order.after(cursor, self._learners)
+
+    def epoch(self, cursor: DataCursor) -> int:
+        return cursor.epoch
+
+    def to_json(self, cursor: DataCursor) -> Any:
+        return [cursor.epoch, cursor.position]
+
+    def from_json(self, value: Any) -> DataCursor:
+        return DataCursor(*map(int, value))
+
+    def as_json(self) -> dict[str, Any]:
+        return self._order.as_json()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

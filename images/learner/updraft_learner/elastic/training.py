@@ -28,13 +28,17 @@ from updraft_learner.elastic.member_state import MemberState
 from updraft_learner.elastic.membership import Generation, Peer
 from updraft_learner.elastic.optimizer_shards import OptimizerShards
 from updraft_learner.elastic.prefetcher import Prefetcher, seed_all
-from updraft_learner.elastic.sample_order import DataCursor, SampleOrder
+from updraft_learner.elastic.sample_order import SampleOrder
+from updraft_learner.elastic.samples import SampleSource
+from updraft_learner.elastic.shard_order import ShardOrder
+from updraft_learner.elastic.shard_reader import ShardReader, Shards
 from updraft_learner.elastic.state_transfer import copy_state
 
 HANG_SECONDS = 60.0
 RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
 SAY_SECONDS = 15.0  # after which a learner says that it waits for the others
 LEAVE_SECONDS = 5.0  # after which a learner that was told to leave ends, though the others did not let it go
+MOST_LANES = 16  # by default
 FAREWELL_SECONDS = 5.0  # how long a learner that leaves waits until the others have formed their generation
 
 
@@ -76,6 +80,7 @@ def init(
     ahead: int = 2,
     workers: int = 0,
     checkpoints: Checkpointer | None = None,
+    lanes: int | None = None,
     hang_seconds: float | None = None,
     address: str | None = None,
     name: str | None = None,
@@ -85,7 +90,8 @@ def init(
     Args:
         model: The model itself, not DistributedDataParallel's replica. All learners get the parameters of one.
         optimizer: Of the parameters whose gradients are exchanged.
-        data: A map-style data set: `len(data)` and `data[index]`, the same on all learners.
+        data: A map-style data set: `len(data)` and `data[index]`, the same on all learners. Or one in shards:
+            `data.shards()`, and `data.open(shard, offset)`, which yields the samples of a shard from an offset on.
         batch: Samples of one step, all learners together. It stays the same, however many they are; see `grow`.
         epochs: How often each sample is used.
         seed: Of the order of the samples. Like batch and epochs, it must be the same on all learners.
@@ -110,6 +116,9 @@ def init(
         checkpoints: Go on from its newest checkpoint, save the training state as often as it says, and once more when
             the platform asks the job to stop, which then ends the program. Rank 0 saves, whichever learner that is.
             Not with `sharded`.
+        lanes: How many shards are read at the same time, by all learners together, if the data set is in shards. A
+            learner has no samples if there are more learners than lanes. By default 16, if there are as many shards
+            and the batch is as large.
         hang_seconds: A learner that keeps the others waiting for longer is lost. Longer than any step takes. By
             default UPDRAFT_ELASTIC_HANG_SECONDS, else 60.
         address: Of the coordinator, "host:port"; by default UPDRAFT_ELASTIC. Without one this learner trains alone.
@@ -128,7 +137,18 @@ def init(
     if workers < 0:
         raise ValueError(f"workers is {workers}; it must be at least 0")
     grown = GrownRate(grow, batch) if grow is not None else None
-    order = SampleOrder(len(data), batch, epochs, seed, virtual_ranks, grows=grown is not None)
+    samples: SampleSource
+    if _is_in_shards(data):
+        if grown is not None or workers:
+            option = "grow" if grown is not None else "workers"
+            raise ValueError(f"{option} does not go with a data set in shards; leave it out")
+        number = len(data.shards())
+        lanes = min(MOST_LANES, number, batch) if lanes is None else min(lanes, number)
+        shard_order = ShardOrder(number, lanes, batch, epochs, seed, virtual_ranks)
+        samples = ShardReader(shard_order, data, collate, ahead)
+    else:
+        order = SampleOrder(len(data), batch, epochs, seed, virtual_ranks, grows=grown is not None)
+        samples = Prefetcher(order, data, collate, ahead, workers)
     started_by_platform = address is None and contract.ELASTIC_ENV in os.environ
     address = address or os.environ.get(contract.ELASTIC_ENV) or None
     if hang_seconds is None:
@@ -137,11 +157,11 @@ def init(
     training = Training(
         model,
         optimizer,
-        order,
-        Prefetcher(order, data, collate, ahead, workers),
+        samples,
         dict(also or {}),
         hang_seconds,
         after_step=after_step,
+        virtual_ranks=virtual_ranks,
         grown=grown,
         shards=OptimizerShards(optimizer) if sharded else None,
     )
@@ -167,30 +187,31 @@ class Training:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        order: SampleOrder,
-        prefetcher: Prefetcher,
+        samples: SampleSource,
         also: dict[str, Any],
         hang_seconds: float,
         *,
         after_step: Callable[[], object] | None = None,
+        virtual_ranks: int = 0,
         grown: GrownRate | None = None,
         shards: OptimizerShards | None = None,
     ) -> None:
         self._model, self._optimizer, self._also = model, optimizer, also
-        self._order, self._prefetcher = order, prefetcher
+        self._samples = samples
         self._hang_seconds, self._after_step = hang_seconds, after_step
-        self._grown, self._shards = grown, shards
+        self._virtual_ranks, self._grown, self._shards = virtual_ranks, grown, shards
         self.steps = 0
         self.outcome = ""
         self.changes: list[GroupChange] = []
-        self._cursor = DataCursor()
+        self._cursor = samples.first()
         self._store: Any = None
         self._link: Link | None = None
         self._group: Group | None = None
         self._exchange: exchange.GradientExchange | None = None
         self._buffers: list[torch.Tensor] = []  # as they were before this step's forward pass
         self._buffers_after: list[torch.Tensor] | None = None  # those of virtual rank 0, after it
-        self._parts: list[tuple[int, float]] = []  # of this step, yet to be computed: virtual ranks and weights
+        self._parts: list[int] = []  # of this step, yet to be computed
+        self._weight = 0.0  # of the current one
         self._drawn = self._started = False
         self._checkpoints: Checkpointer | None = None
         self._told_to_go: float | None = None  # when this learner alone was asked to leave
@@ -201,7 +222,7 @@ class Training:
     @property
     def epoch(self) -> int:
         """Return the epoch of the current batch, from 0."""
-        return self._cursor.epoch
+        return self._samples.epoch(self._cursor)
 
     @property
     def generation(self) -> int:
@@ -248,10 +269,8 @@ class Training:
         """
         parts = [state] if isinstance(state, Mapping) else list(state)
         first = parts[0]
-        if first["order"] != self._order.as_json():
-            raise ValueError(
-                f"the state is of a training with {first['order']}, this learner has {self._order.as_json()}"
-            )
+        if first["order"] != (own := self._samples.as_json()):
+            raise ValueError(f"the state is of a training with {first['order']}, this learner has {own}")
         if len({int(each["steps"]) for each in parts}) > 1:
             raise ValueError(
                 f"the parts of the checkpoint are of steps {sorted({int(each['steps']) for each in parts})}; "
@@ -271,8 +290,8 @@ class Training:
             "also": {name: each.state_dict() for name, each in self._also.items()},
             "grown": self._grown.state_dict() if self._grown else {},
             "steps": self.steps,
-            "cursor": [self._cursor.epoch, self._cursor.position],
-            "order": self._order.as_json(),
+            "cursor": self._samples.to_json(self._cursor),
+            "order": self._samples.as_json(),
         }
 
     def _load_common(self, state: Mapping[str, Any]) -> None:
@@ -282,7 +301,7 @@ class Training:
         if self._grown is not None:
             self._grown.load_state_dict(state["grown"])
         self.steps = int(state["steps"])
-        self._cursor = DataCursor(*state["cursor"])
+        self._cursor = self._samples.from_json(state["cursor"])
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this learner's part of each step.
@@ -302,7 +321,7 @@ class Training:
                     self._recover()
                 elif self._next is not None:
                     self._switch(self._next)
-                elif self._order.finished(self._cursor):
+                elif self._samples.finished(self._cursor):
                     self._finish()
                 elif self._checkpoints is not None and not self._may_go_on(self._checkpoints):
                     runtime.preempted_exit()
@@ -338,19 +357,14 @@ class Training:
         self._drawn = False
         loss.backward()
         with torch.no_grad():
-            virtual_rank, weight = self._parts.pop(0)
-            self._exchange.add(virtual_rank, weight, with_square=self._grown is not None)
-            if self._order.virtual_ranks:
+            part = self._parts.pop(0)
+            self._exchange.add(part, self._weight, with_square=self._grown is not None)
+            if self._virtual_ranks:
                 self._optimizer.zero_grad()
-                if virtual_rank == 0:
+                if part == 0:
                     self._buffers_after = [each.detach().clone() for each in self._model.buffers()]
-                if self._parts or self._buffers_after is None:
-                    self._restore(self._buffers)
-            if self._parts:
-                return False
-            if self._buffers_after is not None:
-                self._restore(self._buffers_after)
-            return self._commit()
+                self._restore(self._buffers)
+            return not self._parts and self._commit()
 
     def _save_to(self, checkpoints: Checkpointer) -> None:
         checkpoints.saves = True  # rank 0 may be any of the learners
@@ -379,33 +393,40 @@ class Training:
         return True
 
     def _one_step(self) -> Iterator[Any]:
-        parts = self._order.parts(self._cursor, self.rank, self.learners)
-        samples = len(self._order.draw(self._cursor, self.learners))
-        self._parts = [(part, len(indices) / samples) for part, indices in parts.items() if indices]
+        self._parts = self._samples.parts(self._cursor)
         with torch.no_grad():
             self._buffers = [each.detach().clone() for each in self._model.buffers()]
         self._buffers_after = None
-        if not self._parts:
-            if self._also and self._after_step is None:
-                raise RuntimeError(
-                    f"this step has {samples} samples for {self.learners} learners, so this one has no batch, and the "
-                    f"program cannot change {', '.join(self._also)} here: give init(after_step=...), for example "
-                    "after_step=scheduler.step"
-                )
-            with torch.no_grad():
-                self._commit()
-            return
         while self._parts and self._waited is None:
-            part = self._parts[0][0]
-            batch = self._prefetcher.get(self._cursor, part)
-            if self._order.virtual_ranks:
-                seed_all(f"{self._order.seed}/{self.steps}/{part}")
+            part = self._parts[0]
+            batch, self._weight = self._samples.get(self._cursor, part)
+            if not self._weight:
+                self._parts.pop(0)
+                continue
+            if self._virtual_ranks:
+                seed_all(f"{self._samples.as_json()['seed']}/{self.steps}/{part}")
             self._drawn = True
+            before = self.steps, self._waited
             yield batch
             if self._drawn:
                 raise RuntimeError("the last batch was not used: call training.step(loss) once for each batch")
-            if self._parts and self._is_broken():
+            if (self.steps, self._waited) != before:
+                return  # it was the last part
+            if self._is_broken():
                 self._undo(0.0)
+        if self._waited is None:
+            self._refuse_idleness()
+            with torch.no_grad():
+                self._commit()
+
+    def _refuse_idleness(self) -> None:
+        """Raise RuntimeError if `step` is not called before this step is committed, and the program relies on that."""
+        if self._also and self._after_step is None:
+            raise RuntimeError(
+                f"this step has too few samples for {self.learners} learners, so this one has no batch, and the "
+                f"program cannot change {', '.join(self._also)} here: give init(after_step=...), for example "
+                "after_step=scheduler.step"
+            )
 
     def _commit(self) -> bool:
         """Exchange gradients and update the parameters. Return False if a learner was lost; then nothing changed."""
@@ -416,15 +437,17 @@ class Training:
         try:
             if self._is_broken():
                 raise Broken("another learner gave up this generation", 0.0)
-            flag = self._exchange.sum(flag)
+            if self._buffers_after is not None:
+                self._restore(self._buffers_after)
+            flag, facts = self._exchange.sum(flag, self._samples.facts())
             with self._linked().locked() as member:
                 _raise_if_fenced(member)
-            self._update()
+            self._update(self._samples.divisor(facts))
         except Broken as exc:
             self._undo(exc.waited)
             return False
         self._optimizer.zero_grad()
-        self._cursor = self._order.after(self._cursor, self._group.size)
+        self._cursor = self._samples.after(self._cursor, facts)
         self.steps += 1
         if self._after_step is not None:
             self._after_step()
@@ -433,10 +456,15 @@ class Training:
             self._next = member.agreed(flag)
         return True
 
-    def _update(self) -> None:
+    def _update(self, divisor: float) -> None:
         """Change the parameters by the summed gradients. Raises Broken: then they are as they were."""
         assert self._exchange is not None
         assert self._group is not None
+        if divisor != 1.0:
+            for group in self._optimizer.param_groups:
+                for each in group["params"]:
+                    if each.grad is not None:
+                        each.grad.div_(divisor)
         rate: AbstractContextManager[None] = nullcontext()
         if self._grown is not None:
             gradients = [each.grad for group in self._optimizer.param_groups for each in group["params"]]
@@ -558,6 +586,12 @@ class Training:
         virtual_ranks = self._order.virtual_ranks
         self._exchange = exchange.GradientExchange(self._model, self._optimizer, group, virtual_ranks)
         self._prefetcher.regroup(group.rank, group.size)
+        self._samples.regroup(group.rank, group.size)
+        self._exchange = exchange.GradientExchange(
+            self._model, self._optimizer, group, self._virtual_ranks, len(self._samples.facts())
+        )
+        with self._linked().locked() as member:
+            self._linked().send(member.formed(plan, self.steps))
         copy_seconds = time.monotonic() - met
         change = GroupChange(plan.generation, group.size, cause, met - began, copy_seconds, copied)
         self.changes.append(change)
@@ -623,7 +657,7 @@ class Training:
     def _close(self) -> None:
         self._drop_group()
         self._linked().close()
-        self._prefetcher.close()
+        self._samples.close()
 
     def _linked(self) -> Link:
         assert self._link is not None
@@ -684,16 +718,26 @@ def _own_host(coordinator: tuple[str, int] | None) -> str:
         time.sleep(0.5)
 
 
+def _is_in_shards(data: Any) -> bool:
+    return isinstance(data, Shards) and not hasattr(data, "__getitem__")
+
+
 def _refuse(model: Any, data: Any) -> None:
+    if isinstance(model, DistributedDataParallel):
+        raise TypeError("give the model itself, not DistributedDataParallel's replica: step() exchanges the gradients")
+    if _is_in_shards(data):
+        return
+    if isinstance(data, DataLoader):
+        raise TypeError("give the data set itself, not its DataLoader: the training draws the batches")
     if isinstance(data, IterableDataset):
         raise TypeError(
             f"{type(data).__name__} is an IterableDataset: nobody can tell which of its samples are used already. Give "
-            "a map-style data set (__len__ and __getitem__), for example one that reads a sample by its offset in a "
-            "file; or do without updraft_learner.elastic: the platform then resizes by checkpoint and relaunch"
+            "it the methods shards() and open(shard, offset), which yields the samples of a shard from an offset on; "
+            "or give a map-style data set (__len__ and __getitem__); or do without updraft_learner.elastic: the "
+            "platform then resizes by checkpoint and relaunch"
         )
-    if isinstance(data, DataLoader):
-        raise TypeError("give the data set itself, not its DataLoader: the training draws the batches")
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise TypeError(f"{type(data).__name__} has no length or no index; give a map-style data set")
-    if isinstance(model, DistributedDataParallel):
-        raise TypeError("give the model itself, not DistributedDataParallel's replica: step() exchanges the gradients")
+        raise TypeError(
+            f"{type(data).__name__} has no length or no index; give a map-style data set, or one with shards() and "
+            "open(shard, offset)"
+        )
