@@ -28,7 +28,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
     def start(**given: Any) -> Run:
-        runs.append(Run(tmp_path, **given).__enter__())
+        folder = tmp_path / str(len(runs))
+        folder.mkdir()
+        runs.append(Run(folder, **given).__enter__())
         return runs[-1]
 
     yield start
@@ -135,14 +137,32 @@ def test_leader_and_coordinator_are_killed_together_while_a_learner_joins(start:
 
 @pytest.mark.timeout(120 + 40 * EVENTS)
 def test_a_schedule_of_random_resizes_and_kills(start: Callable[..., Run]) -> None:
-    """UPDRAFT_ELASTIC_EVENTS sets their number, for example 50; UPDRAFT_ELASTIC_SEED the schedule."""
+    """UPDRAFT_ELASTIC_EVENTS sets their number; UPDRAFT_ELASTIC_SEED the schedule."""
+    disturb(start(first=2, epochs=20 + 12 * EVENTS), EVENTS)
+
+
+@pytest.mark.large
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("options", [{}, {"virtual_ranks": 4, "sharded": True}])
+def test_fifty_random_resizes_and_kills(start: Callable[..., Run], options: dict[str, Any]) -> None:
+    run = start(first=2, epochs=620, **options)
+    disturb(run, 50)
+    if "virtual_ranks" in options:
+        alone = start(first=1, epochs=620, virtual_ranks=options["virtual_ranks"])
+        alone.start("alone")
+        assert alone.outcomes(600.0) == {"alone": "finished"}
+        finished = [end for name in run.pids if (end := run.last(name)).get("outcome") == "finished"]
+        assert {end["model"] for end in finished} == {alone.last("alone")["model"]}
+
+
+def disturb(run: Run, events: int) -> None:
+    """Let learners join, leave, be killed and be stopped at random, one after the other; then audit the training."""
     chance = random.Random(int(os.environ.get("UPDRAFT_ELASTIC_SEED") or 0))
-    run = start(first=2, epochs=20 + 12 * EVENTS)
     run.start("n0", "n1")
     group, stopped, number = ["n0", "n1"], [], 2
     run.wait_for_group(*group)
     done: list[str] = []
-    for _ in range(EVENTS):
+    for _ in range(events):
         kind = chance.choice(["join", "join", "leave", "kill", "kill", "stop", "coordinator", "join and kill"])
         if len(group) == 1 or ("join" in kind and len(group) < 4):
             kind = kind if "join" in kind else "join"
@@ -172,7 +192,7 @@ def test_a_schedule_of_random_resizes_and_kills(start: Callable[..., Run]) -> No
     for name in stopped:
         run.signal(name, signal.SIGCONT)
     assert run.status()["state"] != "finished", f"the training was too short for {done}"
-    outcomes = run.outcomes(100.0 + 5 * EVENTS)
+    outcomes = run.outcomes(100.0 + 5 * events)
     assert {name for name, outcome in outcomes.items() if outcome == "finished"} == set(group), (done, outcomes)
     run.audit()
 
