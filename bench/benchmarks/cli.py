@@ -24,6 +24,7 @@ FIGURES = (
     "sizing",
     "elastic",
     "elastic_jobs",
+    "elastic_pause",
     "shared_memory",
     "checkpoint_stall",
     "stream",

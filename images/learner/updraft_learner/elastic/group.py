@@ -128,7 +128,10 @@ class Group:
         if self._gloo is not None and self._working:
             works, tensors = [work for work, _ in self._working], [each for _, some in self._working for each in some]
             _parked.append((self._gloo, works, tensors))
+        last = [self._gloo]
         self._gloo, self._working = None, []
+        if last[0] is not None:  # its end takes 20 ms: another thread drops the last reference
+            threading.Thread(target=last.clear, name="updraft-elastic-close", daemon=True).start()
 
     def _start(self, act: Callable[[], Any]) -> Any:
         try:
@@ -145,8 +148,8 @@ class Group:
                     work.wait(SLICE)
                 except RuntimeError as exc:
                     waited = time.monotonic() - began
-                    if work.is_completed():
-                        raise Broken(str(exc), waited) from exc
+                    if work.is_completed():  # it failed, or it ended just after this slice of waiting
+                        break
                     if self._broken():
                         raise Broken("another learner gave up this generation", waited) from exc
                     if waited > self._hang_seconds:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from updraft_learner.elastic.group import Group
+from updraft_learner.elastic.group import Group, pack, unpack
 from updraft_learner.elastic.sample_order import bounds
 
 ALIGNMENT = 64  # bytes: a tensor may be used where it arrives
@@ -45,6 +45,14 @@ def copy_state(group: Group, holders: list[int], state: Any) -> tuple[Any, int]:
     content = torch.cat(group.exchange([nothing] * group.size, expected))
     begins = iter(_begins(sizes))
     return _filled(structure, content, begins), total
+
+
+def warm_up(state: Any) -> None:
+    """Do once what a copy of the state does, because the first time is slow."""
+    structure = unpack(pack(_structure(state)))
+    sizes = [_padded(each) for each in _tensors(structure)]
+    content = _bytes(list(_same(structure, state)), sizes, 0, sum(sizes))
+    _filled(structure, content, iter(_begins(sizes)))
 
 
 def _structure(value: Any) -> Any:

@@ -33,6 +33,7 @@ from updraft_learner.elastic.samples import SampleSource
 from updraft_learner.elastic.shard_order import ShardOrder
 from updraft_learner.elastic.shard_reader import ShardReader, Shards
 from updraft_learner.elastic.state_transfer import copy_state
+from updraft_learner.elastic.state_transfer import warm_up as warm_up_transfer
 
 HANG_SECONDS = 60.0
 RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
@@ -667,6 +668,7 @@ class Training:
         """Do what is slow the first time, on a group of this learner alone."""
         alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)
         alone.allreduce([torch.zeros(1)]).wait()
+        warm_up_transfer(self._copied_state())
         if warm_up is None:
             return
         before = [each.detach().clone() for each in self._model.buffers()]
