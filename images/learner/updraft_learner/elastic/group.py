@@ -131,7 +131,7 @@ class Group:
         last = [self._gloo]
         self._gloo, self._working = None, []
         if last[0] is not None:  # its end takes 20 ms: another thread drops the last reference
-            threading.Thread(target=last.clear, name="updraft-elastic-close", daemon=True).start()
+            threading.Thread(target=last.clear, name="updraft-elastic-close").start()
 
     def _start(self, act: Callable[[], Any]) -> Any:
         try:
