@@ -55,8 +55,6 @@ def main() -> None:
     pixels, labels = load_split(config.data, "train")
     model = build_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
-    checkpoints = updraft.Checkpointer(all_ranks=True)  # who has rank 0 changes
-
     training = elastic.init(  # (1)
         model,
         optimizer,
@@ -66,15 +64,12 @@ def main() -> None:
         seed=config.seed,
         virtual_ranks=4,
         warm_up=lambda: cross_entropy(model(pixels[:16]), labels[:16]),
+        checkpoints=updraft.Checkpointer(),
     )
-    if (restored := checkpoints.restore()) is not None:
-        training.load_state_dict(restored[0])
     for some_pixels, some_labels in training:  # (2)
         loss = cross_entropy(model(some_pixels), some_labels)
         if training.step(loss) and training.rank == 0:  # (3)
             updraft.log_metrics({"loss": loss.item(), "learners": training.learners}, step=training.steps)
-            if checkpoints.due():
-                checkpoints.save(training.state_dict(), training.steps)
 
     print(f"{training.outcome} after {training.steps} steps in {len(training.changes)} groups", flush=True)
     if training.outcome == "finished" and training.rank == 0:

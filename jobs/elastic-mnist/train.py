@@ -38,7 +38,7 @@ class Net(nn.Module):
 def train(args: argparse.Namespace, model: Net, device: torch.device, data: TensorDataset) -> None:
     optimizer = optim.Adadelta(model.parameters(), lr=args.lr)
     scheduler = StepLR(optimizer, step_size=200, gamma=args.gamma)
-    more = {"also": {"scheduler": scheduler}, "after_step": scheduler.step}
+    more = {"also": {"scheduler": scheduler}, "after_step": scheduler.step, "checkpoints": updraft.Checkpointer()}
     training = elastic.init(model, optimizer, data, batch=args.batch_size, epochs=args.epochs, **more)
     model.train()
     for step, (pixels, target) in enumerate(training):

@@ -584,15 +584,10 @@ class Training:
         except Broken as exc:
             self._waited = exc.waited
             return
-        virtual_ranks = self._order.virtual_ranks
-        self._exchange = exchange.GradientExchange(self._model, self._optimizer, group, virtual_ranks)
-        self._prefetcher.regroup(group.rank, group.size)
         self._samples.regroup(group.rank, group.size)
         self._exchange = exchange.GradientExchange(
             self._model, self._optimizer, group, self._virtual_ranks, len(self._samples.facts())
         )
-        with self._linked().locked() as member:
-            self._linked().send(member.formed(plan, self.steps))
         copy_seconds = time.monotonic() - met
         change = GroupChange(plan.generation, group.size, cause, met - began, copy_seconds, copied)
         self.changes.append(change)
