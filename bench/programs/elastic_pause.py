@@ -54,7 +54,7 @@ def made(megabytes: float) -> tuple[Any, Any, Any, Any]:
 
 
 def learner(given: dict[str, Any]) -> None:
-    """One learner of the elastic training."""
+    """Be one learner of the elastic training."""
     import torch
 
     from updraft_learner import elastic
@@ -87,7 +87,7 @@ def learner(given: dict[str, Any]) -> None:
 
 
 def restarted(given: dict[str, Any]) -> None:
-    """One worker of torchrun: it resumes from the checkpoint, and saves one when it is asked to end."""
+    """Be one worker of torchrun: resume from the checkpoint, and save one when asked to end."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -128,7 +128,7 @@ def restarted(given: dict[str, Any]) -> None:
 
 
 def steady(given: dict[str, Any]) -> None:
-    """One of two learners that nothing happens to: elastic blocks and blocks of DistributedDataParallel in turn.
+    """Be one of two learners that nothing happens to: elastic blocks and blocks of DistributedDataParallel in turn.
 
     What elasticity adds is what is neither the program's nor part of any data-parallel step: the clock runs from the
     request for a batch to its arrival, and in `step`. It stops in the backward pass, the exchange of gradients, the
