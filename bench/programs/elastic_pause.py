@@ -27,6 +27,7 @@ INPUTS, CLASSES = 64, 10
 BYTES_OF_A_PARAMETER = 12  # with the two averages of Adam
 WARM_STEPS = 10  # between two events
 RATE = 1e-4
+MOST_LOSSES = 2000  # steps of which the losses are compared
 WAIT_SECONDS = 180.0
 
 
@@ -423,7 +424,7 @@ def drive(given: dict[str, Any]) -> None:
         elastic = elastic_rounds(case["megabytes"], case["batch"], given["rounds"])
         restart = torchrun_rounds(case["megabytes"], case["batch"], given["restarts"])
         if case is given["sizes"][0]:
-            most = max(elastic["losses"])
+            most = min(max(elastic["losses"]), MOST_LOSSES)
             plain = undisturbed_losses(case["megabytes"], case["batch"], most)
             result["losses"] = [[elastic["losses"][step], plain[step]] for step in elastic["losses"] if step in plain]
         result["sizes"].append({**case, "elastic": elastic["events"], "torchrun": restart})

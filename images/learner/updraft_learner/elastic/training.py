@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from updraft_learner import contract, runtime
 from updraft_learner.checkpoint import Checkpointer
 from updraft_learner.elastic import exchange
-from updraft_learner.elastic.errors import LearnerFenced
+from updraft_learner.elastic.errors import LearnerFenced, StateLost
 from updraft_learner.elastic.group import Broken, Group, serve_store, wait_for_switch
 from updraft_learner.elastic.learning_rate import GrownRate
 from updraft_learner.elastic.link import Link
@@ -311,6 +311,8 @@ class Training:
 
         Raises:
             LearnerFenced: the others went on without this learner.
+            StateLost: with `sharded`, both learners that held a part of the optimizer's state are lost. On the platform
+                the program ends instead, and is started again.
         """
         if self._started:
             raise RuntimeError("a training is iterated once; it goes through all epochs by itself")
@@ -328,6 +330,11 @@ class Training:
                     runtime.preempted_exit()
                 else:
                     yield from self._one_step()
+        except StateLost as exc:
+            if not self._exits:
+                raise
+            print(f"updraft: {exc}", file=sys.stderr, flush=True)
+            runtime.preempted_exit()  # the platform starts the learners again
         finally:
             self._close()
         if self._exits and self.outcome != "finished":
