@@ -59,6 +59,27 @@ def test_learners_join_leave_and_die_while_the_others_train(stack: Stack, tmp_pa
     assert any(state == "RESIZING" and f"learner {first} was killed" in reason for state, reason in told), told
 
 
+def test_a_job_is_profiled_while_it_trains(stack: Stack, tmp_path: Path) -> None:
+    folder = tmp_path / "profiled"
+    folder.mkdir()
+    job = stack.submit(
+        in_place_job("profiled-job", folder, epochs=2000, seconds=0.2), written(tmp_path, "profiled-job")
+    )
+    stack.reach(job, "PROCESSING")
+    until(lambda: stack.client.job(job).sizes, "it has no sizes")
+    done = stack.run("profile", job, "--min", "1", "--max", "2", "--json", timeout_seconds=300)
+    assert done.returncode == 0, done.stderr
+    found = {size["learners"]: size["step_seconds"] for size in json.loads(done.stdout)}
+    assert found[1] > 1.3 * found[2], found
+    refused = stack.run("scale", job, "9")
+    assert refused.returncode != 0
+    assert "9 is not a size that the job's manifest allows; write 1 to 3" in refused.stderr
+    hurry(folder)
+    ended = stack.end(job)
+    assert ended.state == "COMPLETED", pretty(ended)
+    check_exactly_once(folder, 2000)
+
+
 EVENTS = ("kill", "kill", "freeze", "two", "coordinator", "learner and coordinator", "scale", "scale", "scale")
 
 
