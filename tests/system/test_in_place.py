@@ -63,7 +63,7 @@ def test_a_job_is_profiled_while_it_trains(stack: Stack, tmp_path: Path) -> None
     folder = tmp_path / "profiled"
     folder.mkdir()
     job = stack.submit(
-        in_place_job("profiled-job", folder, epochs=2000, seconds=0.2), written(tmp_path, "profiled-job")
+        in_place_job("profiled-job", folder, epochs=800, seconds=0.2), written(tmp_path, "profiled-job")
     )
     stack.reach(job, "PROCESSING")
     until(lambda: stack.client.job(job).sizes, "it has no sizes")
@@ -77,7 +77,7 @@ def test_a_job_is_profiled_while_it_trains(stack: Stack, tmp_path: Path) -> None
     hurry(folder)
     ended = stack.end(job)
     assert ended.state == "COMPLETED", pretty(ended)
-    check_exactly_once(folder, 2000)
+    check_exactly_once(folder, 800)
 
 
 EVENTS = ("kill", "kill", "freeze", "two", "coordinator", "learner and coordinator", "scale", "scale", "scale")
