@@ -29,7 +29,6 @@ BATCH = 8  # samples of one learner's step
 def parse_config() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--learners", type=int, default=2)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", default="training/digits.csv", help="below DATA_DIR")
@@ -69,8 +68,8 @@ def learn(learner: shared.SharedLearner) -> None:
         loss = nn.functional.cross_entropy(learner.model(pixels[chosen]), labels[chosen])
         loss.backward()
         learner.push()
-        if learner.number == 0 and step % 20 == 0:
-            updraft.log_metrics({"loss": loss.item()}, step=step)
+        if step % 20 == 0:
+            learner.log_metrics({"loss": loss.item()}, step=step)
 
 
 def steps_of_epoch(samples: int, learners: int) -> int:
@@ -83,12 +82,11 @@ def main() -> None:
     torch.manual_seed(config.seed)
     model = build_model()
     _, labels = load_split(config.data, "train")
-    steps = config.epochs * steps_of_epoch(len(labels), config.learners)
+    steps = config.epochs * steps_of_epoch(len(labels), shared.learners_asked())
     trained = shared.train(
         model,
         learn,
         steps=steps,
-        learners=config.learners,
         optimizer=shared.Adam(lr=config.learning_rate),
         checkpoints=updraft.Checkpointer(),
     )

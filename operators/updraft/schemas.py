@@ -329,6 +329,7 @@ class JobDetail(JobSummary):
     transitions: tuple[Transition, ...] = ()
     learners: tuple[Learner, ...] = ()
     metrics: dict[str, float] = {}
+    strategy: str | None = Field(None, description="How its learners exchange gradients, if the manifest says so")
     queue: Queue | None = None
     min_learners: int | None = Field(None, description="Of an elastic job: its fewest learners")
     max_learners: int | None = Field(None, description="Of an elastic job: its most learners")

@@ -222,3 +222,21 @@ def test_more_learners_than_cores_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(training, "create", lambda layout: (_ for _ in ()).throw(RuntimeError("not started")))
     with pytest.warns(UserWarning, match="learners is 200, more than the"), pytest.raises(RuntimeError):
         shared.train(torch.nn.Linear(2, 2), print, steps=1, learners=200, optimizer=shared.Adam())
+
+
+def test_the_number_of_learners_is_that_of_the_manifest_or_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UPDRAFT_SHARED_LEARNERS", raising=False)
+    assert shared.learners_asked() == training.usable_cores()
+    monkeypatch.setenv("UPDRAFT_SHARED_LEARNERS", "3")
+    assert shared.learners_asked() == 3
+    assert run("learn", learners=None, steps=4, lr=0.1, momentum=0.9)["skipped"] == [0, 0, 0]
+    monkeypatch.setenv("UPDRAFT_SHARED_LEARNERS", "many")
+    with pytest.raises(shared.InvalidSetting, match="UPDRAFT_SHARED_LEARNERS is 'many'"):
+        shared.learners_asked()
+
+
+def test_the_memory_that_the_platform_names_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPDRAFT_MEMORY_BYTES", "1000")
+    free, where = memory.free_bytes()
+    assert free < 1000
+    assert where == "the pod's memory limit"

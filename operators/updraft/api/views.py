@@ -12,10 +12,12 @@ from urllib.parse import quote
 from updraft import schemas
 from updraft.api import history
 from updraft.controller.idempotency import Promotion, RegisteredModel
+from updraft.controller.records import manifest_of
 from updraft.ledger import Attempt, Job, ListedJob, Request, Transition
 from updraft.ledger.records import JobSizes
 from updraft.lifecycle import State, Verdict
 from updraft.lifecycle.workflow import PROMOTE_TASK, TRAIN_ROLE
+from updraft.manifest.strategy import strategy_text
 from updraft.mlflow_pages import run_page, version_page
 from updraft.settings import Settings
 from updraft_learner.contract import LearnerStatus
@@ -51,6 +53,7 @@ def detail(job: Job, settings: Settings, known: Known, learners: Sequence[schema
         transitions=tuple(transition(item) for item in known.transitions),
         learners=tuple(learners),
         metrics=next((dict(each.metrics) for each in training if each.metrics), {}),
+        strategy=strategy_text(manifest_of(job)) if job.manifest.get("strategy") else None,
         queue=queue(job, known),
         min_learners=elastic.get("min_learners", 1) if elastic else None,
         max_learners=elastic.get("max_learners") if elastic else None,

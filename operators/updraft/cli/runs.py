@@ -111,6 +111,8 @@ def _print_job(job: JobDetail, stages: list[Stage]) -> None:
     from updraft.cli import live
 
     out().print(live.render(live.Snapshot(job, tuple(stages))))
+    if job.strategy is not None:
+        say(job.strategy)
     if job.queue is not None and job.queue.place is not None:
         say(f"place {job.queue.place} in the queue: {job.queue.reason}")
     history = [

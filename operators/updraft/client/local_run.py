@@ -21,6 +21,7 @@ from pathlib import Path
 from updraft.exceptions import DataError, RefusedError
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.manifest import FieldError, Manifest, ManifestError, render_command
+from updraft.manifest.strategy import shared_learners
 from updraft_learner import contract, trees
 from updraft_learner.launcher_file import launcher_file
 
@@ -206,6 +207,8 @@ def _environment(manifest: Manifest, folder: Path, environment: Mapping[str, str
         checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
         batch=manifest.elastic.batch(1) if manifest.elastic is not None else None,
     )
+    if (sharing := shared_learners(manifest)) is not None:
+        platform[contract.SHARED_LEARNERS_ENV] = str(sharing)
     here = {name: _here(value, folder) for name, value in platform.items() if not name.startswith("MLFLOW_RUN")}
     here.pop("MLFLOW_EXPERIMENT_ID", None)
     here["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / TRACKING_FILE}"

@@ -12,7 +12,7 @@ from updraft.kubernetes.placement import Placement
 from updraft.kubernetes.several import through_launcher
 from updraft.lifecycle.workflow import EVALUATE_ROLE, TRAIN_ROLE
 from updraft_learner.collectors import TENSORBOARD
-from updraft_learner.contract import Collector
+from updraft_learner.contract import MEMORY_ENV, SHARED_LEARNERS_ENV, Collector
 
 if TYPE_CHECKING:
     from updraft.manifest import Manifest
@@ -23,9 +23,20 @@ def processes_in(manifest: Manifest, role: str) -> int | None:
     """Return the processes that the launcher starts in each pod of the role; None if it starts none."""
     from updraft.manifest.processes import processes_of
 
-    if role != TRAIN_ROLE:
+    if role != TRAIN_ROLE or manifest.strategy is not None:
         return None
     return processes_of(manifest.resources) or (1 if manifest.resources.mpi else None)
+
+
+def shared_memory_of(manifest: Manifest, role: str) -> dict[str, str]:
+    """Return the variables that tell a training with `strategy: shared_memory` its number of learners, and the memory
+    that its pod has."""
+    from updraft.manifest.strategy import shared_learners
+
+    learners = shared_learners(manifest) if role == TRAIN_ROLE else None
+    if learners is None:
+        return {}
+    return {SHARED_LEARNERS_ENV: str(learners), MEMORY_ENV: str(manifest.resources.memory_bytes)}
 
 
 def started(settings: Settings, manifest: Manifest, role: str, command: str) -> str:

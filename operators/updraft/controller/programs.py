@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from updraft.controller import environments
-from updraft.controller.processes import devices_of, nccl_of, processes_in, started
+from updraft.controller.processes import devices_of, nccl_of, processes_in, shared_memory_of, started
 from updraft.controller.records import disk_amounts, memory_limit_mib, memory_mib
 from updraft.kubernetes import objects
 from updraft.kubernetes.launch import Program
@@ -151,7 +151,8 @@ def _environment(
     if launch.role == BUILD_ROLE:
         own = objects.environment({**platform, **proxies}, ())
         return [*own, *environments.log_ins(settings, manifest)]
-    processes = processes_in(manifest, launch.role) or 1
+    platform |= (shared := shared_memory_of(manifest, launch.role))
+    processes = processes_in(manifest, launch.role) or int(shared.get(contract.SHARED_LEARNERS_ENV, 1))
     threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus / processes)))}
     if launch.role == EXPORT_ROLE or compares(launch.role):
         return objects.environment({**threads, **platform}, ())

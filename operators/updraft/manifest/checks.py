@@ -17,6 +17,7 @@ from updraft.manifest.errors import FieldError, show
 from updraft.manifest.pod_checks import pod_errors
 from updraft.manifest.processes import processes_errors
 from updraft.manifest.sizes import SIZES
+from updraft.manifest.strategy import strategy_errors
 from updraft.manifest.units import parse_memory
 
 
@@ -40,6 +41,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         pod_errors,
     ):
         yield from check(raw)
+    yield from strategy_errors(raw)
     yield from processes_errors(raw)
 
 

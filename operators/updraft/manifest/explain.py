@@ -81,12 +81,14 @@ def _problem(kind: str, context: dict[str, Any]) -> tuple[str, str]:
 
 
 def _unknown(location: tuple[int | str, ...], path: str, root: type[BaseModel]) -> FieldError:
-    """Return the nearest name among the siblings, then anywhere in a manifest."""
+    """Return what other systems' name stands for; or the nearest name among the siblings, then anywhere in a
+    manifest."""
     name = str(location[-1])
     siblings = names_of(_model_at(location[:-1], root))
     prefix = path[: -len(shown_key(name))]
     guess = nearest(name, siblings)
-    suggestion = f"{prefix}{guess}" if guess else None
+    known = ELSEWHERE.get(name.lower()) if root is Manifest and len(location) == 1 else None
+    suggestion = known or (f"{prefix}{guess}" if guess else None)
     if suggestion is None and root is Manifest:
         everywhere = dict(_leaves(Manifest, ""))
         guess = nearest(name, everywhere)

@@ -27,6 +27,7 @@ from updraft.manifest.model import Manifest
 from updraft.manifest.reading import Loaded, parse
 from updraft.manifest.schema import json_schema, leaf
 from updraft.manifest.sizes import SIZES
+from updraft.manifest.strategy import strategy_warnings
 from updraft.manifest.text import plain_mapping, read_mapping
 from updraft.manifest.typed import KINDS, PATTERNS, typed
 
@@ -145,7 +146,7 @@ def read_form(
         raise ManifestError([*unknown, *unread, *exc.fields], "form") from None
     if unknown or unread:
         raise ManifestError([*unknown, *unread], "form")
-    return Loaded(manifest, warnings)
+    return Loaded(manifest, (*warnings, *strategy_warnings(manifest)))
 
 
 def _box(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -52,6 +52,10 @@ Environment = Annotated[
     PlainValidator(values.check_env),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
 ]
+Strategy = Annotated[
+    Literal["shared_memory"],
+    WithJsonSchema({"type": "string", "enum": ["shared_memory"]}),  # Airflow's form shows no choice for a `const`
+]
 Suite = Annotated[
     str | dict[str, Any],
     PlainValidator(values.check_expectations),
@@ -115,7 +119,7 @@ class Resources(Part):
     processes_per_learner: Processes = Field(
         None,
         description="Processes of the command that the platform starts in each learner: a number, or gpus for one per "
-        "GPU. Without it, the command is run once",
+        "GPU. Without it, the command is run once. With strategy, how many learners share the memory of the pod",
         examples=["gpus"],
     )
     mpi: Annotated[bool, Field(strict=True)] = Field(
@@ -521,6 +525,13 @@ class Manifest(Part):
         (),
         description="Values of stored secrets, as environment variables of the program",
         examples=[[{"name": "hub", "key": "token", "as": "HUB_TOKEN"}]],
+    )
+    strategy: Strategy | None = Field(
+        None,
+        description="How the learners exchange gradients, if the platform is to know: shared_memory are processes of "
+        "one pod, resources.processes_per_learner of them or one for each CPU core, which updraft_learner.shared.train "
+        "starts. Without it, that is the program's own matter",
+        examples=["shared_memory"],
     )
     resources: Resources = Field(Resources(), description="What each learner gets")
     pod: Pod | None = Field(

@@ -47,7 +47,8 @@ Processes = Annotated[
 
 
 def processes_of(resources: Resources) -> int | None:
-    """Return the processes of each learner; None if the command is run once, without a launcher."""
+    """Return the processes of each learner; None if the command is run once, without a launcher. Not for a job with a
+    strategy, whose program starts them."""
     named = resources.processes_per_learner
     return resources.gpus if isinstance(named, str) else named
 

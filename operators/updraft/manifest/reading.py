@@ -19,13 +19,14 @@ from updraft.manifest.errors import FieldError, ManifestError, redact
 from updraft.manifest.explain import field_errors
 from updraft.manifest.limits import TEXT_CHARACTERS
 from updraft.manifest.model import Manifest
+from updraft.manifest.strategy import strategy_warnings
 from updraft.manifest.text import plain_mapping, read_mapping
 from updraft.manifest.values import check_expectations, check_name
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A manifest, the warnings of its conversion from another format, and the secrets that were found in it.
+    """A manifest, what its submitter is warned of, and the secrets that were found in it.
 
     `secrets` maps names to keys and values; the client that submits the manifest stores them first.
     """
@@ -105,7 +106,8 @@ def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, sourc
     """
     raw = plain_mapping(mapping, source)
     if not ffdl.is_ffdl(raw):
-        return Loaded(_parse(raw, base_dir, source))
+        manifest = _parse(raw, base_dir, source)
+        return Loaded(manifest, strategy_warnings(manifest))
     converted = ffdl.convert(raw, code="." if base_dir else None, source=source)
     manifest = with_files(converted.manifest, base_dir, source=source) if base_dir else converted.manifest
     return Loaded(manifest, converted.warnings, converted.secrets)

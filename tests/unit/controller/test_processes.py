@@ -80,6 +80,17 @@ def test_with_it_the_launcher_starts_the_command_and_the_processes_share_the_cpu
     assert spec(settings(), processes_per_learner=2).config.launcher
 
 
+def test_learners_that_share_memory_are_started_by_the_program_and_know_their_number_and_memory() -> None:
+    raw = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
+    sharing = parse({**raw, "strategy": "shared_memory", "resources": {"cpus": 4, "processes_per_learner": 2}})
+    made = program_of(settings(), sharing, launch(1), "python train.py")
+    assert made.command == "python train.py"
+    names = ("UPDRAFT_SHARED_LEARNERS", "UPDRAFT_MEMORY_BYTES", "OMP_NUM_THREADS", "WORLD_SIZE")
+    assert [environment(made)[name] for name in names] == ["2", str(2 * 1024**3), "2", "1"]
+    evaluating = program_of(settings(), sharing, launch(1, "evaluate"), "python evaluate.py")
+    assert "UPDRAFT_SHARED_LEARNERS" not in environment(evaluating)
+
+
 def test_the_other_roles_run_their_command_once() -> None:
     assert program(settings(), "evaluate", processes_per_learner=2).command == "python train.py"
 

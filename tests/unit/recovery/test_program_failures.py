@@ -43,6 +43,12 @@ def judged(code: int, tail: Sequence[str]) -> Outcome:
     return outcome
 
 
+SHARED = """
+import os
+os.environ["UPDRAFT_MEMORY_BYTES"] = str(100 << 20)
+from updraft_learner.shared import memory
+memory.create(memory.SharedLayout(elements=1 << 26, moments=1, learners=2))
+"""
 CREDENTIALS = """
 from botocore.exceptions import ClientError
 raise ClientError({"Error": {"Code": "InvalidAccessKeyId", "Message": "unknown"}}, "GetObject")
@@ -74,6 +80,7 @@ socket.create_connection(deaf.getsockname())
         (CHANGED, "data.changed", "object 'x' was changed after the job was staged"),
         ("open('model.pt')", "program.exit", "model.pt"),
         (CREDENTIALS, "credentials.refused", "InvalidAccessKeyId"),
+        (SHARED, "program.shared_training_memory", "this needs 1,536.3 MiB of "),
         ("import pandsa", "program.import", "No module named 'pandsa'"),
         (
             "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-I', '-S', '-m', 'pip']))",

@@ -11,7 +11,7 @@
             learner.push()
 
     if __name__ == "__main__":
-        shared.train(model, learn, steps=10_000, learners=4, optimizer=shared.Adam(lr=1e-3))
+        shared.train(model, learn, steps=10_000, optimizer=shared.Adam(lr=1e-3), learners=4)
 
 A server process applies the gradients to weights that lie in shared memory. A killed learner or server is started
 again, and each gradient that was pushed is applied exactly once (docs/design/0039-shared-memory.md).
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from updraft_learner.shared.learner import SharedLearner
     from updraft_learner.shared.optimizers import SGD, Adam
-    from updraft_learner.shared.training import Trained, train
+    from updraft_learner.shared.training import Trained, learners_asked, train
 
 _MODULES = {
     "errors": (
@@ -52,7 +52,7 @@ _MODULES = {
     ),
     "learner": ("SharedLearner",),
     "optimizers": ("SGD", "Adam"),
-    "training": ("Trained", "train"),
+    "training": ("Trained", "learners_asked", "train"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -68,6 +68,7 @@ __all__ = [
     "TooManyKills",
     "Trained",
     "TrainingStalled",
+    "learners_asked",
     "train",
 ]
 

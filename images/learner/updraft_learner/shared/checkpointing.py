@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from updraft_learner.checkpoint import Checkpointer
 
 PROGRESS_SECONDS = 2.0
+METRICS_SECONDS = 10.0
+LEAST_SECONDS = 0.2  # of an interval whose steps are counted
 
 
 class CheckpointManager:
@@ -46,6 +48,7 @@ class CheckpointManager:
         self._model, self._parameters, self._checkpoints = model, parameters, checkpoints
         self._pausing = self._stops = False
         self._told_at = -PROGRESS_SECONDS
+        self._counted_at, self._counted = time.monotonic(), [0] * self._layout.learners
 
     def restore(self) -> None:
         """Go on from the newest checkpoint, if there is one."""
@@ -54,6 +57,7 @@ class CheckpointManager:
             state, step = restored
             self._model.load_state_dict(state["model"])
             self._write(state, step)
+            self._counted = [step] * self._layout.learners
             print(f"resumed after step {step} of {self._steps}", flush=True)
 
     def _write(self, state: Mapping[str, Any], step: int) -> None:
@@ -76,6 +80,10 @@ class CheckpointManager:
             for slot in range(SLOTS):
                 memory.store(layout.skips(learner, slot), 2 * skipped)
             memory.store(layout.pushed(learner), step)
+
+    def begin(self) -> None:
+        """Note that the processes start now."""
+        self._counted_at = time.monotonic()
 
     def look(self) -> None:
         """Begin a pause if a checkpoint is due or a stop was asked for; save once nothing moves.
@@ -155,3 +163,21 @@ class CheckpointManager:
             layout = self._layout
             step = min(self._memory.load(layout.pushed(each)) for each in range(layout.learners))
             metrics.append({"progress": {"step": step, "total": self._steps}})
+        if now - self._counted_at >= METRICS_SECONDS:
+            self._count(now)
+
+    def finish(self) -> None:
+        """Save the state after the last step, and record the metrics of what was left of the training."""
+        if (now := time.monotonic()) - self._counted_at >= LEAST_SECONDS:
+            self._count(now)
+        self.save(self._steps, block=True)
+
+    def _count(self, now: float) -> None:
+        """Record each learner's steps per second since the last call, and how many of its gradients were skipped."""
+        pushed = [self._memory.load(self._layout.pushed(each)) for each in range(self._layout.learners)]
+        seconds = now - self._counted_at
+        for learner, (done, before) in enumerate(zip(pushed, self._counted, strict=True)):
+            values = {"steps_per_second": (done - before) / seconds, "skipped": self._memory.skipped(learner)}
+            named = {f"process_{learner}/{name}": value for name, value in values.items()}
+            metrics.append({"step": done, "metrics": named})
+        self._counted_at, self._counted = now, pushed

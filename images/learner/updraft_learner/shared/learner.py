@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, SupportsFloat
 
 import numpy as np
 
+from updraft_learner import metrics
 from updraft_learner.shared.errors import InvalidSharedModel, ProgramFailed
 from updraft_learner.shared.memory import Array, Segment
 from updraft_learner.shared.publisher import Publisher
@@ -129,6 +130,21 @@ class SharedLearner:
                 f"the last {MOST_SKIPPED} gradients of learner {self.number} are not finite; try a smaller lr"
             )
         return good
+
+    def log_metrics(self, values: Mapping[str, SupportsFloat], *, step: int) -> None:
+        """Record metrics of this learner at `step`: "loss" as "process_0/loss" of learner 0.
+
+        Args:
+            values: Numbers by name, as for `updraft_learner.log_metrics`.
+            step: The step that `steps` yielded.
+
+        Raises:
+            TypeError: a value is not a number.
+
+        Example:
+            learner.log_metrics({"loss": loss}, step=step)
+        """
+        metrics.log_metrics({f"process_{self.number}/{name}": value for name, value in values.items()}, step=step)
 
     def _write(self, slot: Array, views: list[torch.Tensor]) -> bool:
         import torch

@@ -26,6 +26,7 @@ import mmap
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -34,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from updraft_learner.contract import MEMORY_ENV
 from updraft_learner.shared.errors import InvalidSetting, NotEnoughSharedMemory
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -236,7 +238,13 @@ def free_bytes() -> tuple[int, str]:
             found.append((int(Path(limit).read_text()) - int(Path(used).read_text()), "the pod's memory limit"))
         except (OSError, ValueError):  # no such file, or "max"
             continue
+    with suppress(KeyError, ValueError):  # not on the platform
+        found.append((int(os.environ[MEMORY_ENV]) - _resident(), "the pod's memory limit"))
     return min(found)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _available() -> int:

@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from updraft_learner.contract import SHARED_LEARNERS_ENV
 from updraft_learner.shared.checkpointing import CheckpointManager
 from updraft_learner.shared.errors import (
     InvalidSetting,
@@ -67,8 +68,8 @@ def train(
     program: Callable[[SharedLearner], None],
     *,
     steps: int,
-    learners: int,
     optimizer: SGD | Adam,
+    learners: int | None = None,
     staleness: int | None = None,
     servers: int = 1,
     nonfinite: NonFinite = "skip",
@@ -84,8 +85,9 @@ def train(
         program: What each learner runs: a loop over `learner.steps()` with `learner.push()` in it. A function of a
             module, since other processes import it; call `train` below `if __name__ == "__main__":`.
         steps: Gradients of each learner, at least 1.
-        learners: Processes that compute gradients, 1 to 256. More than there are cores is allowed, and warned of.
         optimizer: `SGD` or `Adam` of this package.
+        learners: Processes that compute gradients, 1 to 256; by default `learners_asked()`. More than there are cores
+            is allowed, and warned of.
         staleness: None: synchronous, each update is the average of one gradient of each learner. A number from 0: each
             gradient is an update of its own, and no learner starts a step while another one is more than this many
             steps behind.
@@ -110,8 +112,9 @@ def train(
     Example:
         model = Net()
         sgd = shared.SGD(lr=0.01, momentum=0.9)
-        trained = shared.train(model, learn, steps=1000, learners=4, optimizer=sgd, checkpoints=updraft.Checkpointer())
+        trained = shared.train(model, learn, steps=1000, optimizer=sgd, checkpoints=updraft.Checkpointer())
     """
+    learners = learners_asked() if learners is None else learners
     _check(steps, learners, optimizer, staleness, servers, nonfinite, patience_seconds, chunk)
     parameters = list(trainable(model).values())
     layout = SharedLayout(sum(each.numel() for each in parameters), optimizer.moments, learners, servers, chunk)
@@ -135,13 +138,14 @@ def train(
         plan = TrainingPlan(layout, optimizer, steps, staleness, nonfinite, threads, pickled, program)
         team = _Team(plan, descriptor, memory, manager, patience_seconds, started)
         began = time.monotonic()
+        manager.begin()
         try:
             team.run()
         finally:
             team.close()
         seconds = time.monotonic() - began
         manager.read()
-        manager.save(steps, block=True)
+        manager.finish()
         return Trained(
             steps=steps,
             skipped=tuple(memory.skipped(each) for each in range(learners)),
@@ -247,6 +251,24 @@ class _Team:
             )
         self.restarts[name_of(*who)] = self.restarts.get(name_of(*who), 0) + 1
         self._start(who)
+
+
+def learners_asked() -> int:
+    """Return how many learners the manifest asks for with `strategy: shared_memory`; without one, as in a program that
+    is run by hand, as many as there are cores.
+
+    Raises:
+        InvalidSetting: UPDRAFT_SHARED_LEARNERS is no whole number of at least 1.
+
+    Example:
+        steps = epochs * len(samples) // (BATCH * shared.learners_asked())
+    """
+    named = os.environ.get(SHARED_LEARNERS_ENV, "")
+    if not named:
+        return usable_cores()
+    if not named.isascii() or not named.isdigit() or int(named) < 1:
+        raise InvalidSetting(f"{SHARED_LEARNERS_ENV} is {named!r}; the platform sets it, so do not set it in env")
+    return int(named)
 
 
 def usable_cores() -> int:

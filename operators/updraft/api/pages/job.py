@@ -97,6 +97,8 @@ def _links(job: JobDetail) -> Iterator[tuple[str, str]]:
 def _summary(job: JobDetail, now: datetime) -> Iterator[tuple[str, str]]:
     yield "Submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC by {job.user or 'unknown'}"
     yield "Duration", span(((job.updated_at if job.ended else now) - job.created_at).total_seconds())
+    if job.strategy is not None:
+        yield "Strategy", job.strategy
     if job.model:
         yield "Model", f"{job.model.name} version {job.model.version}" + f" @{job.model.alias}" * bool(job.model.alias)
 
