@@ -1,4 +1,5 @@
-"""A job with `strategy: shared_memory` ends COMPLETED through kills of its pod, of a learner and of the server."""
+"""A job with `strategy: shared_memory` ends COMPLETED through kills of its pod, a halt, and kills of a learner and of
+the server."""
 
 from __future__ import annotations
 
@@ -32,14 +33,18 @@ def parts_of(job: str) -> list[psutil.Process]:
     return sorted(parts, key=lambda process: process.info["create_time"])
 
 
-def test_a_job_goes_on_through_kills_of_its_pod_and_of_its_parts(stack: Stack) -> None:
+def test_a_job_goes_on_through_kills_of_its_pod_and_of_its_parts_and_a_halt(stack: Stack) -> None:
     manifest: dict[str, Any] = yaml.safe_load((FOLDER / "manifest.yaml").read_text())
     manifest["params"]["epochs"] = 150
     manifest["checkpoints"]["every"] = "5s"
     job = stack.submit(manifest, base=FOLDER)
     kill_after_a_checkpoint(stack, job)
     until(lambda: "resumed after step" in stack.log(job), "it never went on from its checkpoint")
-    until(lambda: len(parts_of(job)) == 3, "the server and two learners never ran")
+    stack.client.halt(job)
+    stack.reach(job, "HALTED")
+    assert not parts_of(job)
+    stack.client.resume(job)
+    until(lambda: len(parts_of(job)) == 3, "the server and two learners never ran after the halt")
     server, learner, _ = parts_of(job)
     server.kill()
     learner.kill()
@@ -47,8 +52,8 @@ def test_a_job_goes_on_through_kills_of_its_pod_and_of_its_parts(stack: Stack) -
     detail = stack.end(job)
     assert detail.state == "COMPLETED", pretty(detail)
     attempts = [attempt for attempt in stack.client.attempts(job).attempts if attempt.role == "train"]
-    assert len(attempts) == 2
-    assert attempts[1].resume is not None
+    assert len(attempts) == 3
+    assert all(attempt.resume is not None for attempt in attempts[1:])
     told = re.findall(r"Trained\(.*\)", stack.log(job))
     assert len(told) == 1, told
     assert "'server 0': 1" in told[0]
