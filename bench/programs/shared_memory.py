@@ -141,6 +141,7 @@ def by_tcp(case: dict[str, Any], out: Path) -> None:
 
 
 def _serve_tcp(listening: socket.socket, case: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
     peers = [listening.accept()[0] for _ in range(case["learners"])]
     for peer in peers:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -14,11 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+pytest.importorskip("torch", reason="needs the PyTorch learner environment")
+
 from updraft_learner.shared.memory import Array, Segment, SharedLayout
 from updraft_learner.shared.optimizers import SGD, Adam
 from updraft_learner.shared.publisher import Publisher
 from updraft_learner.shared.server import RangeServer
 
+pytestmark = [pytest.mark.torch, pytest.mark.turn(2), pytest.mark.timeout(600)]
 Optimizer = SGD | Adam
 OPTIMIZERS: tuple[Optimizer, ...] = (SGD(lr=1.0), SGD(lr=0.5, momentum=0.9, weight_decay=0.01), Adam(lr=0.1))
 
@@ -185,7 +188,10 @@ class SharedMemoryMachine(RuleBasedStateMachine):
                     total += each
                 if len(given) > 1:
                     total /= len(given)
-                self.optimizer.update(weights, moments, total, step)
+                for chunk in chunks:  # the last bits of PyTorch's update depend on how many elements it is given
+                    mine = slice(chunk.start - part.start, chunk.stop - part.start)
+                    state = (weights[mine], tuple(each[mine] for each in moments))
+                    self.optimizer.update(*state, total[mine], step)
         assert self.memory.load(self.layout.updates(range_)) == step
         for mine, theirs in zip((self.memory.weights, *self.memory.moments), (weights, *moments), strict=True):
             assert mine[part].tobytes() == theirs.tobytes()
@@ -239,7 +245,8 @@ def test_a_crash_in_each_write_and_in_each_of_its_recovery_changes_nothing(
             memory, gone = _two_crashes(optimizer, staleness, first, second)
             assert memory.weights.tobytes() == expected.weights.tobytes()
             assert all(a.tobytes() == b.tobytes() for a, b in zip(memory.moments, expected.moments, strict=True))
-            assert memory.words.tobytes() == expected.words.tobytes()
+            bells = memory.layout.bell(0)  # they count who was woken
+            assert memory.words[:bells].tobytes() == expected.words[:bells].tobytes()
             if gone < 2:
                 break
             second += 1

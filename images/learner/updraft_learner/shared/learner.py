@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, SupportsFloat
@@ -28,7 +29,8 @@ class SharedLearner:
     Attributes:
         number: Which learner this is, from 0.
         learners: How many there are.
-        model: The model in this process. Its trainable parameters are overwritten at the start of each step.
+        model: The model in this process. Each step begins with the newest weights in its trainable parameters. Change
+            none of them: in synchronous training they are the shared weights, and the process would be killed.
 
     Example:
         def learn(learner: shared.SharedLearner) -> None:
@@ -48,6 +50,7 @@ class SharedLearner:
         steps: int,
         staleness: int | None,
         nonfinite: NonFinite = "skip",
+        weights: Array | None = None,
     ) -> None:
         import torch
 
@@ -61,14 +64,15 @@ class SharedLearner:
         self._named = trainable(model)
         self._parameters = list(self._named.values())
         self._shapes = [each.shape for each in self._parameters]
-        self._local = torch.empty(memory.layout.elements)  # the parameters are views of it: one copy fetches all
-        place = 0
-        with torch.no_grad():
-            for each in self._parameters:
-                view = self._local[place : place + each.numel()].view(each.shape)
-                view.copy_(each)
-                each.data = view
-                place += each.numel()
+        # The parameters are views of one array. In synchronous training these are the weights themselves, which the
+        # server changes only while all learners wait; otherwise one copy of them fetches all.
+        self._pulled = None if weights is not None else np.empty(memory.layout.elements, np.float32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the array is read-only on purpose
+            flat = torch.from_numpy(self._pulled if weights is None else weights)
+        for each, view in zip(self._parameters, self._views(flat), strict=True):
+            each.data = view
+        self._bell = memory.bells[number]
         self._slots = [self._views(torch.from_numpy(slot)) for slot in memory.slots[number]]
         self._in_a_row = 0
         self._open = False
@@ -91,11 +95,11 @@ class SharedLearner:
         Raises:
             ProgramFailed: a step ended without `push`.
         """
-        target = self._local.numpy()
         while (step := self._publisher.pushed) < self._steps:
-            wait_until(self._publisher.may_start)
+            wait_until(self._publisher.may_start, self._bell)
             self._publisher.start()
-            np.copyto(target, self._memory.weights)
+            if self._pulled is not None:
+                np.copyto(self._pulled, self._memory.weights)
             for each in self._parameters:
                 each.grad = None
             self._open = True
@@ -120,7 +124,7 @@ class SharedLearner:
         if not self._open:
             raise ProgramFailed(f"learner {self.number} called push() outside a step, or twice in one")
         self._require_same_parameters()
-        wait_until(self._publisher.may_publish)
+        wait_until(self._publisher.may_publish, self._bell)
         number = self._publisher.pushed + 1
         good = self._publisher.publish(lambda slot: self._write(slot, self._slots[number % len(self._slots)]))
         self._open = False
@@ -216,6 +220,10 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
                 f"parameters {name!r} and {other!r} share memory; let both modules use one parameter, or copy one"
             )
     for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.max_norm is not None:
+            raise InvalidSharedModel(
+                f"module {name!r} has max_norm, so it changes its weights itself; only the optimizer may change them"
+            )
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
             raise InvalidSharedModel(
                 f"module {name!r} is a {type(module).__name__} with running statistics, which learners do not share; "
@@ -226,6 +234,6 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 def finite(values: Array) -> bool:
     """Return whether no value is NaN or infinite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(values.sum())
-    return math.isfinite(total) or bool(np.isfinite(values).all())
+    import torch
+
+    return math.isfinite(float(torch.from_numpy(values).sum())) or bool(np.isfinite(values).all())

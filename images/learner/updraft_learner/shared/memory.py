@@ -17,6 +17,7 @@ What is stored first is seen first, which x86-64 promises; `require_ordered_stor
 | `stalest[range]` | the server | the most updates that a gradient had missed when it was applied |
 | `limit` | who called `train` | after how many gradients each learner pauses; 0: no pause is wanted |
 
+A word more of each learner and each server is its bell (`waiting.py`), on which the protocol does not rest.
 `learner`, `slot`, `range` and chunk are counted from 0, gradients from 1. Tests subclass Segment to crash in a change.
 """
 
@@ -37,6 +38,7 @@ import numpy as np
 
 from updraft_learner.contract import MEMORY_ENV
 from updraft_learner.shared.errors import InvalidSetting, NotEnoughSharedMemory
+from updraft_learner.shared.waiting import Bell
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -100,9 +102,13 @@ class SharedLayout:
     def limit(self) -> int:
         return self._of_range(5, 0)
 
+    def bell(self, part: int) -> int:
+        """Return the word of a learner by its number, or of the server of range r as `learners + r`."""
+        return self.limit + _LINE * (1 + part)
+
     @property
     def words(self) -> int:
-        return self.limit + _LINE
+        return self.bell(self.learners + self.ranges)
 
     @cached_property
     def chunks(self) -> tuple[tuple[slice, ...], ...]:
@@ -146,6 +152,9 @@ class Segment:
         self.layout = layout
         self.words = memoryview(buffer)[: 8 * layout.words].cast("Q")
         values = np.frombuffer(buffer, np.float32, offset=8 * layout.words)
+        address = np.frombuffer(buffer, np.uint8).ctypes.data
+        parts = range(layout.learners + layout.ranges)
+        self.bells = tuple(Bell(self.words, layout.bell(part), address) for part in parts)
         self._values, self._used = values, 0
         self.weights = self._take(layout.elements)
         self.moments = tuple(self._take(layout.elements) for _ in range(layout.moments))
@@ -207,6 +216,12 @@ def create(layout: SharedLayout) -> int:
 
 def attach(descriptor: int, layout: SharedLayout) -> Segment:
     return Segment(layout, mmap.mmap(descriptor, layout.bytes))
+
+
+def readable_weights(descriptor: int, layout: SharedLayout) -> Array:
+    """Return the weights in a mapping that this process cannot write to: an attempt ends it with SIGSEGV."""
+    mapped = mmap.mmap(descriptor, layout.bytes, prot=mmap.PROT_READ)
+    return np.frombuffer(mapped, np.float32, count=layout.elements, offset=8 * layout.words)
 
 
 def require_room(layout: SharedLayout) -> None:

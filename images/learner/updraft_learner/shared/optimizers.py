@@ -1,4 +1,4 @@
-"""The optimizers of the server: PyTorch's formulas, in place on NumPy arrays. `train` takes one of them.
+"""The optimizers of the server: PyTorch's fused ones, in place on NumPy arrays. `train` takes one of them.
 
 An update is elementwise, so it is the same whether it is done on the whole model or chunk by chunk.
 """
@@ -44,20 +44,31 @@ class SGD:
     def moments(self) -> int:
         return 1 if self.momentum else 0
 
-    def update(self, weights: Array, moments: Sequence[Array], gradient: Array, step: int) -> None:
-        """Change weights and moments in place; `gradient` is overwritten. All are of the same length."""
-        import numpy as np
+    def update(self, weights: Array, moments: Sequence[Array], gradient: Array, step: int, divisor: int = 1) -> None:
+        """Change weights and moments in place, in one pass over them. All arrays are of the same length.
 
-        if self.weight_decay:
-            gradient += self.weight_decay * weights
-        if self.momentum:
-            (velocity,) = moments
-            velocity *= self.momentum
-            velocity += gradient
-            np.multiply(velocity, self.lr, out=gradient)
-        else:
-            gradient *= self.lr
-        weights -= gradient
+        Args:
+            weights: What is trained.
+            moments: As many arrays as `moments` says.
+            gradient: It is divided by `divisor`, and overwritten if that is not 1.
+            step: The number of this update, from 1.
+            divisor: How many gradients `gradient` is the sum of.
+        """
+        import torch
+
+        given = [[torch.from_numpy(each)] for each in (weights, gradient, *moments)]
+        torch._fused_sgd_(
+            *given,
+            *(() if moments else ([],)),
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+            grad_scale=None if divisor == 1 else torch.tensor(float(divisor)),
+        )
 
 
 @dataclass(frozen=True)
@@ -90,26 +101,24 @@ class Adam:
     def moments(self) -> int:
         return 2
 
-    def update(self, weights: Array, moments: Sequence[Array], gradient: Array, step: int) -> None:
-        """Change weights and moments in place; `gradient` is overwritten. `step` is 1 at the first update."""
-        import numpy as np
+    def update(self, weights: Array, moments: Sequence[Array], gradient: Array, step: int, divisor: int = 1) -> None:
+        """Change weights and moments in place, as `SGD.update` does."""
+        import torch
 
-        first, second = moments
-        of_first, of_second = self.betas
-        if self.weight_decay:
-            gradient += self.weight_decay * weights
-        first *= of_first
-        first += (1 - of_first) * gradient
-        np.square(gradient, out=gradient)
-        gradient *= 1 - of_second
-        second *= of_second
-        second += gradient
-        np.sqrt(second, out=gradient)
-        gradient /= math.sqrt(1 - of_second**step)
-        gradient += self.eps
-        np.divide(first, gradient, out=gradient)
-        gradient *= self.lr / (1 - of_first**step)
-        weights -= gradient
+        given = [[torch.from_numpy(each)] for each in (weights, gradient, *moments)]
+        torch._fused_adam_(
+            *given,
+            [],
+            [torch.tensor(float(step))],
+            lr=self.lr,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None if divisor == 1 else torch.tensor(float(divisor)),
+        )
 
 
 def _positive(name: str, value: float) -> None:

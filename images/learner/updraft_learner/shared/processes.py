@@ -21,7 +21,7 @@ from typing import Any
 
 from updraft_learner.shared.errors import ProgramFailed, SharedTrainingError
 from updraft_learner.shared.learner import NonFinite, SharedLearner
-from updraft_learner.shared.memory import Segment, SharedLayout, attach
+from updraft_learner.shared.memory import Segment, SharedLayout, attach, readable_weights
 from updraft_learner.shared.optimizers import SGD, Adam
 from updraft_learner.shared.server import RangeServer
 from updraft_learner.shared.waiting import wait_until
@@ -105,7 +105,7 @@ def _main(descriptor: int, problems: Connection, plan: TrainingPlan, server: boo
         if server:
             serve(memory, plan, number)
         else:
-            _learn(memory, plan, number)
+            _learn(descriptor, memory, plan, number)
     except SharedTrainingError as exc:
         problems.send(type(exc)(*exc.args))
         os._exit(1)
@@ -124,6 +124,9 @@ def _end_with_parent() -> None:
 
 def serve(memory: Segment, plan: TrainingPlan, number: int) -> None:
     """Apply what learners push until all gradients of all learners are applied."""
+    import torch
+
+    torch.set_num_threads(1)
     server = RangeServer(memory, number, plan.optimizer, synchronous=plan.staleness is None)
     server.recover()
     layout = plan.layout
@@ -132,12 +135,13 @@ def serve(memory: Segment, plan: TrainingPlan, number: int) -> None:
         return all(memory.load(layout.applied(number, each)) >= plan.steps for each in range(layout.learners))
 
     while not over():
-        wait_until(server.turn)
+        wait_until(server.turn, memory.bells[layout.learners + number])
 
 
-def _learn(memory: Segment, plan: TrainingPlan, number: int) -> None:
+def _learn(descriptor: int, memory: Segment, plan: TrainingPlan, number: int) -> None:
     import torch
 
     torch.set_num_threads(plan.threads)
     model = pickle.loads(plan.model)
-    plan.program(SharedLearner(model, memory, number, plan.steps, plan.staleness, plan.nonfinite))
+    weights = readable_weights(descriptor, plan.layout) if plan.staleness is None else None
+    plan.program(SharedLearner(model, memory, number, plan.steps, plan.staleness, plan.nonfinite, weights))

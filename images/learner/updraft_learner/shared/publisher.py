@@ -70,4 +70,6 @@ class Publisher:
         memory.store(layout.skips(learner, slot), 2 * skipped if good else 2 * (skipped + 1) + 1)
         memory.store(layout.base(learner, slot), self._base)
         memory.store(layout.pushed(learner), number)
+        for bell in memory.bells[layout.learners :]:
+            bell.ring()
         return good

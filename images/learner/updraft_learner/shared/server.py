@@ -107,12 +107,12 @@ class RangeServer:
                 for target, source in zip(undo, state, strict=True):
                     memory.copy(target, source)
                 memory.store(progress, 2 * number + 1)
-            gradient = self._scratch[: chunk.stop - chunk.start]
-            _average([slot[chunk] for slot in slots], gradient)
-            memory.change(
-                state,
-                lambda weights, *moments, gradient=gradient: self._optimizer.update(weights, moments, gradient, step),
-            )
+            gradient = _sum([slot[chunk] for slot in slots], self._scratch[: chunk.stop - chunk.start])
+
+            def act(weights: Array, *moments: Array, gradient: Array = gradient) -> None:
+                self._optimizer.update(weights, moments, gradient, step, len(slots))
+
+            memory.change(state, act)
             memory.store(progress, 2 * number + 2)
         memory.store(self._layout.updates(self._range), step)
         self._finish(item)
@@ -120,6 +120,8 @@ class RangeServer:
     def _finish(self, item: Item) -> None:
         for learner in self._members(item):
             self._memory.store(self._layout.applied(self._range, learner), item.number)
+        for bell in self._memory.bells[: self._layout.learners]:
+            bell.ring()
 
     def _members(self, item: Item) -> range:
         return range(self._layout.learners) if item.learner is None else range(item.learner, item.learner + 1)
@@ -143,12 +145,12 @@ class RangeServer:
         return self._memory.load(self._layout.pushed(learner))
 
 
-def _average(given: list[Array], out: Array) -> None:
-    """Average in the order of the learners, so that the result has the same bits each time."""
+def _sum(given: list[Array], out: Array) -> Array:
+    """Sum in the order of the learners, so that the result has the same bits each time; a single gradient is its own
+    sum."""
     if len(given) == 1:
-        np.copyto(out, given[0])
-        return
+        return given[0]
     np.add(given[0], given[1], out=out)
     for each in given[2:]:
-        out += each
-    out /= len(given)
+        np.add(out, each, out=out)
+    return out

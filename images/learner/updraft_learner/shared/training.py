@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from updraft_learner.checkpoint import Checkpointer
 
 LOOK_SECONDS = 0.1
+LEAST_RANGE = 131072  # elements of a server's part, half a megabyte
+MOST_SERVERS = 64
 MOST_KILLS = 10  # of one process, without a gradient of its own in between
 
 
@@ -71,7 +73,7 @@ def train(
     optimizer: SGD | Adam,
     learners: int | None = None,
     staleness: int | None = None,
-    servers: int = 1,
+    servers: int | None = None,
     nonfinite: NonFinite = "skip",
     patience_seconds: float = 300.0,
     started: Callable[[dict[str, int]], None] | None = None,
@@ -91,7 +93,8 @@ def train(
         staleness: None: synchronous, each update is the average of one gradient of each learner. A number from 0: each
             gradient is an update of its own, and no learner starts a step while another one is more than this many
             steps behind.
-        servers: Processes that apply gradients, each to its part of the weights.
+        servers: Processes that apply gradients, each to its part of the weights, 1 to 64. By default one for each core,
+            and fewer for a model of less than half a megabyte for each.
         nonfinite: What becomes of a gradient with NaN or infinity: "skip" it and count it, or "refuse" it, which ends
             the training.
         patience_seconds: How long a learner may compute, and a server apply, before it counts as stuck.
@@ -117,7 +120,10 @@ def train(
     learners = learners_asked() if learners is None else learners
     _check(steps, learners, optimizer, staleness, servers, nonfinite, patience_seconds, chunk)
     parameters = list(trainable(model).values())
-    layout = SharedLayout(sum(each.numel() for each in parameters), optimizer.moments, learners, servers, chunk)
+    elements, cores = sum(each.numel() for each in parameters), usable_cores()
+    if servers is None:
+        servers = max(1, min(cores, elements // LEAST_RANGE, MOST_SERVERS))
+    layout = SharedLayout(elements, optimizer.moments, learners, servers, chunk)
     try:
         pickled = pickle.dumps(model)
         pickle.dumps(program)
@@ -125,7 +131,6 @@ def train(
         raise InvalidSharedModel(
             f"the model or the program cannot be pickled for the learners: {exc}; define both at the top of a module"
         ) from exc
-    cores = usable_cores()
     if learners > cores:
         warnings.warn(f"learners is {learners}, more than the {cores} cores that this process may use", stacklevel=2)
     descriptor = create(layout)
@@ -247,7 +252,8 @@ class _Team:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             raise TooManyKills(
                 f"{name_of(*who)} ended {self._kills[who]} times without a step in between, the last time by {how}; "
-                "if that is 9, the pod may have too little memory"
+                "if that is 9, the pod may have too little memory; if it is signal 11, the program may have changed "
+                "weights in place, which only the optimizer may"
             )
         self.restarts[name_of(*who)] = self.restarts.get(name_of(*who), 0) + 1
         self._start(who)
@@ -287,7 +293,7 @@ def _check(
     learners: int,
     optimizer: SGD | Adam,
     staleness: int | None,
-    servers: int,
+    servers: int | None,
     nonfinite: str,
     patience_seconds: float,
     chunk: int,
@@ -296,7 +302,7 @@ def _check(
     for name, value, least, most in (
         ("steps", steps, 1, 1 << 40),
         ("learners", learners, 1, MOST_LEARNERS),
-        ("servers", servers, 1, 64),
+        *((("servers", servers, 1, MOST_SERVERS),) if servers is not None else ()),
         ("chunk", chunk, 1, 1 << 30),
         *((("staleness", staleness, 0, 1 << 40),) if staleness is not None else ()),
     ):
