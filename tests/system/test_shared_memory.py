@@ -1,10 +1,13 @@
 """A job with `strategy: shared_memory` ends COMPLETED through kills of its pod, a halt, and kills of a learner and of
-the server."""
+the server; and two lines of `task: text-classification` become a model."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -63,3 +66,24 @@ def test_a_job_goes_on_through_kills_of_its_pod_and_of_its_parts_and_a_halt(stac
     assert {f"process_{n}/{name}" for n in (0, 1) for name in ("loss", "steps_per_second", "skipped")} <= set(logged)
     shown = stack.run("show", job)
     assert "2 learners share the memory of one pod" in shown.stdout
+
+
+def test_two_lines_become_a_registered_model(stack: Stack, tmp_path: Path) -> None:
+    submitted = stack.run("submit", str(REPOSITORY / "jobs" / "messages"), "--json")
+    assert submitted.returncode == 0, submitted.stderr
+    detail = stack.end(json.loads(submitted.stdout)["id"])
+    assert detail.state == "COMPLETED", pretty(detail)
+    assert detail.model is not None
+    assert (detail.model.name, detail.model.alias) == ("messages", "champion")
+    assert detail.metrics["val_accuracy"] > 0.9 > detail.metrics["val_accuracy_of_commonest"]
+    assert any(path.suffix == ".onnx" for path in stack.client.download(detail.id, "model", tmp_path))
+
+
+def test_wrong_data_is_answered_in_the_words_of_its_file(stack: Stack, tmp_path: Path) -> None:
+    shutil.copyfile(FOLDER / "digits.suite.json", tmp_path / "reviews.jsonl")
+    job = stack.submit({"data": "reviews.jsonl", "task": "text-classification"}, base=tmp_path)
+    detail = stack.end(job)
+    assert detail.state == "FAILED", pretty(detail)
+    assert "The data cannot be used: reviews.jsonl, line 1: this is not JSON" in stack.log(job)
+    assert "The data cannot be used" in detail.reason
+    assert len([attempt for attempt in stack.client.attempts(job).attempts if attempt.role == "train"]) == 1

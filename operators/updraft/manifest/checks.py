@@ -18,6 +18,7 @@ from updraft.manifest.pod_checks import pod_errors
 from updraft.manifest.processes import processes_errors
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.strategy import strategy_errors
+from updraft.manifest.task import task_errors
 from updraft.manifest.units import parse_memory
 
 
@@ -41,6 +42,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         pod_errors,
     ):
         yield from check(raw)
+    yield from task_errors(raw)
     yield from strategy_errors(raw)
     yield from processes_errors(raw)
 

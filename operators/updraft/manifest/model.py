@@ -34,6 +34,7 @@ from updraft.manifest.results import Results
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
+from updraft.manifest.task import expanded
 from updraft.manifest.units import Bytes, DiskBytes, Duration
 
 Count = Annotated[int, Field(strict=True)]
@@ -51,6 +52,10 @@ Environment = Annotated[
     dict[str, str],
     PlainValidator(values.check_env),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+]
+Task = Annotated[
+    Literal["text-classification"],
+    WithJsonSchema({"type": "string", "enum": ["text-classification"]}),
 ]
 Strategy = Annotated[
     Literal["shared_memory"],
@@ -526,6 +531,13 @@ class Manifest(Part):
         description="Values of stored secrets, as environment variables of the program",
         examples=[[{"name": "hub", "key": "token", "as": "HUB_TOKEN"}]],
     )
+    task: Task | None = Field(
+        None,
+        description="What to train on the data where you have no program: text-classification learns the labels of "
+        "texts, in files named .csv, .tsv or .jsonl with the columns text and label. It brings program, resources and "
+        "export, and a name made of that of the data; data may be the source alone",
+        examples=["text-classification"],
+    )
     strategy: Strategy | None = Field(
         None,
         description="How the learners exchange gradients, if the platform is to know: shared_memory are processes of "
@@ -572,6 +584,11 @@ class Manifest(Part):
     ] = Field(
         {}, description="Notes kept with the job; the platform does not act on them", examples=[{"ticket": "V-12"}]
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_task(cls, raw: object) -> object:
+        return expanded(raw) if isinstance(raw, Mapping) else raw
 
     @model_validator(mode="before")
     @classmethod

@@ -20,6 +20,7 @@ from updraft.manifest.explain import field_errors
 from updraft.manifest.limits import TEXT_CHARACTERS
 from updraft.manifest.model import Manifest
 from updraft.manifest.strategy import strategy_warnings
+from updraft.manifest.task import expanded
 from updraft.manifest.text import plain_mapping, read_mapping
 from updraft.manifest.values import check_expectations, check_name
 
@@ -61,6 +62,7 @@ def parse(mapping: Mapping[str, Any], base_dir: Path | None = None, *, source: s
 
 
 def _parse(raw: dict[str, Any], base_dir: Path | None, source: str) -> Manifest:
+    raw = expanded(raw)
     try:
         manifest = Manifest.model_validate(raw)
     except ValidationError as exc:

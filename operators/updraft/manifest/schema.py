@@ -23,11 +23,20 @@ def json_schema() -> dict[str, Any]:
         {"required": ["framework"], "properties": {"framework": {"not": {"type": "null"}}, "image": {"type": "null"}}},
         {"required": ["image"], "properties": {"image": {"not": {"type": "null"}}, "framework": {"type": "null"}}},
     ]
+    own = {
+        "required": schema.pop("required"),
+        "properties": {"task": {"type": "null"}},
+        "oneOf": one_image,
+    }
+    by_task = {"required": ["task", "data"], "properties": {"task": {"not": {"type": "null"}}}}
+    data = schema["properties"]["data"]
+    listed = {key: data.pop(key) for key in ("type", "items", "maxItems") if key in data}
+    data["anyOf"] = [listed, {"type": "string", "description": "With task: the source alone"}]
     for part in (schema, *schema["$defs"].values()):
         for field in part["properties"].values():
             if isinstance(field.get("default"), dict) and "$ref" in field:
                 del field["default"]  # the fields of the part have defaults of their own
-    return {**head, **schema, "title": "Updraft manifest", "oneOf": one_image}
+    return {**head, **schema, "title": "Updraft manifest", "anyOf": [own, by_task]}
 
 
 def leaf(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from updraft_learner.shared.errors import InvalidSetting
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -67,7 +69,7 @@ class SGD:
             nesterov=False,
             maximize=False,
             is_first_step=False,
-            grad_scale=None if divisor == 1 else torch.tensor(float(divisor)),
+            grad_scale=_scale(divisor),
         )
 
 
@@ -117,8 +119,15 @@ class Adam:
             eps=self.eps,
             amsgrad=False,
             maximize=False,
-            grad_scale=None if divisor == 1 else torch.tensor(float(divisor)),
+            grad_scale=_scale(divisor),
         )
+
+
+@cache
+def _scale(divisor: int) -> torch.Tensor | None:
+    import torch
+
+    return None if divisor == 1 else torch.tensor(float(divisor))
 
 
 def _positive(name: str, value: float) -> None:

@@ -1,0 +1,1 @@
+"""Programs that the platform brings for jobs with `task` in their manifest."""
