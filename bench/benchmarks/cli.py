@@ -26,6 +26,7 @@ FIGURES = (
     "elastic_jobs",
     "elastic_pause",
     "shared_memory",
+    "small_batches",
     "checkpoint_stall",
     "stream",
     "environment",

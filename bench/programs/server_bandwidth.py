@@ -1,8 +1,9 @@
-"""The program of the server's bandwidth in the figure `shared_memory`: `python server_bandwidth.py JSON`, in the PyTorch
-learner's environment; needs a C compiler (`cc`).
+"""The program of the server's bandwidth in the figure `shared_memory`: `python server_bandwidth.py JSON`, in the
+PyTorch learner's environment; needs a C compiler (`cc`).
 
 One server of shared-memory training applies recorded gradients of two learners, without learners. In turn with it, a
-loop in C does the same arithmetic without any of the protocol. Prints pairs of GB/s by size: of the server, of the loop.
+loop in C does the same arithmetic without any of the protocol. Prints pairs of GB/s by size: of the server, of the
+loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wait for a counter in shared memory, and wake who waits: the kernel's futex, without a lock that a dead process holds.
+"""Wait for a counter in shared memory, and wake who waits: the kernel's futex, without a lock that can stay locked.
 
 A *bell* is a word that belongs to one process. Others change it and wake that process after they have stored what it
 may wait for. Bells decide nothing: a waiting process looks again by itself after a few milliseconds, so a bell that a

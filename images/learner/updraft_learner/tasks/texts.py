@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
 import re
 import zlib
@@ -82,7 +83,7 @@ def encode(words: str) -> list[int]:
     """Return TOKENS numbers from 0 to BUCKETS - 1 for a text: hashes of its words and of pairs of words that follow
     each other. 0 stands for no word. Capitals count as small letters."""
     single = _WORD.findall(words.lower())[:TOKENS]
-    pairs = [" ".join(pair) for pair in zip(single, single[1:], strict=False)]
+    pairs = [" ".join(pair) for pair in itertools.pairwise(single)]
     numbers = [1 + zlib.crc32(each.encode()) % (BUCKETS - 1) for each in (*single, *pairs)][:TOKENS]
     return numbers + [0] * (TOKENS - len(numbers))
 
