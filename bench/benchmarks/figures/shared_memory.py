@@ -88,8 +88,8 @@ def measure(options: Options) -> Measured:
         (f"{case['megabytes']} MB", *(_middle(seconds[way], 1000) for way in (*WAYS, ASYNCHRONOUS)))
         for case, seconds in zip(exchanges, found, strict=False)
     ]
-    rows = [
-        (f"batch {case['batch']}", *(_rate(int(str(case["batch"])), seconds[way]) for way in (*WAYS, ASYNCHRONOUS)))
+    rates = [
+        (f"batch {case['batch']}", {way: _rate(int(str(case["batch"])), seconds[way]) for way in seconds})
         for case, seconds in zip(trainings, found[len(exchanges) :], strict=True)
     ]
     return Measured(
@@ -97,15 +97,19 @@ def measure(options: Options) -> Measured:
         comparisons=tuple(comparisons),
         tables=(
             TableOf(title="Exchange, ms", columns=("", *WAYS, ASYNCHRONOUS), rows=tuple(times)),
-            TableOf(title="Samples per second, all learners", columns=("", *WAYS, ASYNCHRONOUS), rows=tuple(rows)),
+            TableOf(
+                title="Samples per second, all learners",
+                columns=("", *WAYS, ASYNCHRONOUS),
+                rows=tuple((batch, *rate.values()) for batch, rate in rates),
+            ),
         ),
-        notes=(*NOTES, crossover(rows)),
+        notes=(*NOTES, crossover(rates)),
     )
 
 
-def crossover(rows: Sequence[tuple[str, float, float, float, float]]) -> str:
+def crossover(rows: Sequence[tuple[str, dict[str, float]]]) -> str:
     """Return from which batch on gloo is as fast as shared memory, whichever way of it is faster."""
-    slower = [row[0] for row in rows if row[2] >= max(row[1], row[4])]
+    slower = [batch for batch, rate in rows if rate["gloo"] >= max(rate["shared"], rate[ASYNCHRONOUS])]
     if not slower:
         return f"*Crossover*: up to {rows[-1][0]}, shared memory is faster than gloo."
     return f"*Crossover*: gloo is as fast as shared memory at {', '.join(slower)}."

@@ -60,9 +60,9 @@ def task_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
             problem = f"is given, but {why} the platform brings the program"
             yield FieldError(field, None, problem, f"no {field}, or no task")
     params = raw.get("params")
-    for name in params if isinstance(params, Mapping) else ():
+    for name, value in params.items() if isinstance(params, Mapping) else ():
         if name not in COLUMNS:
-            problem = f"is no parameter of the task, whose hyper-parameters are fixed: {show(params[name])}"
+            problem = f"is no parameter of the task, whose hyper-parameters are fixed: {show(value)}"
             yield FieldError(f"params.{name}", None, problem, "text and label, the names of the columns")
 
 
