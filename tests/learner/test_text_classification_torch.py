@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
-pytestmark = [pytest.mark.torch, pytest.mark.turn(2), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.turn(2), pytest.mark.timeout(600)]
 MESSAGES = Path(__file__).parents[2] / "jobs" / "messages" / "messages.csv"
 
 

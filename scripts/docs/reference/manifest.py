@@ -188,9 +188,10 @@ def schema_text() -> str:
 def _tables(part: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the table of a part's fields, then those of the parts inside it."""
     fields = {name: leaf(node, definitions) for name, node in part["properties"].items()}
-    needed = part.get("required", ())
+    needed = dict.fromkeys(part.get("required", ()), "**required**")
+    needed |= dict.fromkeys(part.get("anyOf", [{}])[0].get("required", ()), "**required** without `task`")
     rows = [
-        f"| `{prefix}{name}` | {_kind(field)} | {_default(field, name in needed)} | {_meaning(field)} |"
+        f"| `{prefix}{name}` | {_kind(field)} | {needed.get(name) or _default(field)} | {_meaning(field)} |"
         for name, field in fields.items()
     ]
     heading = f"## `{prefix.rstrip('.')}`\n\n{part['description']}\n" if prefix else "## Fields\n"
@@ -207,10 +208,8 @@ def _meaning(field: Mapping[str, Any]) -> str:
     return f"{field['description'].rstrip('.')}.{example}".replace("|", "\\|")
 
 
-def _default(field: Mapping[str, Any], required: bool) -> str:
+def _default(field: Mapping[str, Any]) -> str:
     default = field.get("default")
-    if required:
-        return "**required**"
     return "" if default in (None, "", [], {}) else f"`{_one_line(default)}`"
 
 
