@@ -128,7 +128,12 @@ def die(learner: shared.SharedLearner) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-PROGRAMS = {each.__name__: each for each in (mark, learn, poison, grow, replace, hang, leave, fail, forget, die)}
+def clamp(learner: shared.SharedLearner) -> None:
+    for _ in learner.steps():
+        learner.model.marks.data.clamp_(-1, 1)
+
+
+PROGRAMS = {each.__name__: each for each in (mark, learn, poison, grow, replace, hang, leave, fail, forget, die, clamp)}
 
 
 class Killer:

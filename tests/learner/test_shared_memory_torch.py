@@ -142,6 +142,7 @@ def test_gradients_that_are_not_finite_are_skipped_and_counted() -> None:
         ("fail", {}, "ProgramFailed", "no data for step 0"),
         ("forget", {}, "ProgramFailed", "ended without push()"),
         ("die", {}, "TooManyKills", "ended 11 times without a step in between, the last time by signal 9"),
+        ("clamp", {}, "TooManyKills", "the last time by signal 11; if that is 9"),
     ],
 )
 def test_a_program_that_goes_wrong_ends_the_training(
