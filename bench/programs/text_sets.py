@@ -32,7 +32,7 @@ def _padded(chance: Random, chosen: list[str], length: int, common: list[str]) -
 
 
 def sentiment(chance: Random) -> tuple[str, int]:
-    """Two labels; a few words of 40 tell, and one of four speaks against."""
+    """Return a text with one of two labels; a few words of 40 tell, and one of four speaks against."""
     label = chance.randrange(2)
     sides = (_words(60, "bad"), _words(60, "good"))
     chosen = [*chance.choices(sides[label], k=3), *chance.choices(sides[1 - label], k=1)]
@@ -40,14 +40,14 @@ def sentiment(chance: Random) -> tuple[str, int]:
 
 
 def topics(chance: Random) -> tuple[str, int]:
-    """Twenty labels with 30 words each, which neighbours share in part."""
+    """Return a text with one of twenty labels with 30 words each, which neighbours share in part."""
     label = chance.randrange(20)
     own = [f"t{20 * label + each}" for each in range(30)]
     return _padded(chance, chance.choices(own, k=6), 30, _words(300, "w")), label
 
 
 def orders(chance: Random) -> tuple[str, int]:
-    """Two labels with the same words: only which of two words comes first tells."""
+    """Return a text with one of two labels, of which only the order of two words tells."""
     label = chance.randrange(2)
     pair = chance.choice([("ask", "pay"), ("send", "take"), ("open", "shut"), ("come", "leave")])
     first, second = pair if label else pair[::-1]
@@ -57,13 +57,13 @@ def orders(chance: Random) -> tuple[str, int]:
 
 
 def rare(chance: Random) -> tuple[str, int]:
-    """Five labels, the rarest of which has one text in fifty."""
+    """Return a text with one of five labels, the rarest of which has one text in fifty."""
     label = chance.choices(range(5), weights=(50, 30, 12, 6, 2))[0]
     return _padded(chance, chance.choices(_words(40, f"c{label}x"), k=3), 20, _words(200, "w")), label
 
 
 def noisy(chance: Random) -> tuple[str, int]:
-    """Four labels, a tenth of which is wrong."""
+    """Return a text with one of four labels, a tenth of which is drawn anew."""
     label = chance.randrange(4)
     text = _padded(chance, chance.choices(_words(50, f"n{label}x"), k=4), 25, _words(300, "w"))
     return text, chance.randrange(4) if chance.random() < 0.1 else label

@@ -22,6 +22,7 @@ OWN_TESTS = {
     "docs/howto/queue.md": "tests/unit/cli/test_cli_queue.py",
     "docs/howto/elastic.md": "tests/system/test_elastic.py",
     "docs/howto/simulate.md": "tests/unit/cli/test_cli_simulate.py",
+    "docs/howto/train-on-texts.md": "tests/unit/manifest/test_manifest_task.py",
     "docs/howto/shared-memory.md": "tests/learner/test_shared_memory_torch.py",
     "docs/howto/tenants.md": "tests/unit/cli/test_cli_tenants.py",
     "docs/howto/story.md": "tests/system/test_story.py",

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from updraft.manifest import ManifestError, form_fields, json_schema, load_any, parse, read_form
 from updraft.manifest.strategy import shared_learners
 from updraft.manifest.task import COMMAND, UNUSABLE
 from updraft_learner.tasks import texts
 
+REPOSITORY = Path(__file__).parents[3]
 TWO = {"data": "reviews.csv", "task": "text-classification"}
 
 
@@ -75,6 +77,14 @@ def test_the_form_and_the_schema_have_it() -> None:
     assert form_fields()["task"].schema["enum"] == ["text-classification", None]
     assert read_form({"name": "reviews", "manifest": TWO}).manifest.name == "reviews"
     assert {"required": ["task", "data"]}.items() <= json_schema()["anyOf"][1].items()
+
+
+def test_the_page_shows_the_manifest_of_the_example_and_what_is_really_fixed() -> None:
+    page = (REPOSITORY / "docs" / "howto" / "train-on-texts.md").read_text()
+    shown = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    assert shown == yaml.safe_load((REPOSITORY / "jobs" / "messages" / "manifest.yaml").read_text())
+    assert f"at least {texts.LEAST_TEXTS} different texts" in page
+    assert "from updraft_learner.tasks.texts import encode" in page
 
 
 TABLE = "text,label\n" + "".join(f"good {n},yes\nbad {n},no\n" for n in range(10))

@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def learn(learner: shared.SharedLearner) -> None:
-    """What each learner does: texts that are drawn by the numbers of the step and of the learner."""
+    """Train as one of the learners, on texts that are drawn by the numbers of the step and of the learner."""
     texts = read(updraft.data_dir(), **columns())
     tokens, labels = tensors(texts.training)
     for step in learner.steps():
