@@ -62,9 +62,7 @@ def test_learners_join_leave_and_die_while_the_others_train(stack: Stack, tmp_pa
 def test_a_job_is_profiled_while_it_trains(stack: Stack, tmp_path: Path) -> None:
     folder = tmp_path / "profiled"
     folder.mkdir()
-    job = stack.submit(
-        in_place_job("profiled-job", folder, epochs=800, seconds=0.2), written(tmp_path, "profiled-job")
-    )
+    job = stack.submit(in_place_job("profiled-job", folder, epochs=800, seconds=0.2), written(tmp_path, "profiled-job"))
     stack.reach(job, "PROCESSING")
     until(lambda: stack.client.job(job).sizes, "it has no sizes")
     done = stack.run("profile", job, "--min", "1", "--max", "2", "--json", timeout_seconds=300)
