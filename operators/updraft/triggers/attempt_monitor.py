@@ -18,7 +18,7 @@ from updraft.controller.attempts import EndSignal
 from updraft.controller.in_place import InPlaceGroup
 from updraft.controller.progress_monitor import ProgressMonitor
 from updraft.controller.records import manifest_of
-from updraft.exceptions import IllegalTransitionError, UpdraftError
+from updraft.exceptions import IllegalTransitionError, StaleAttemptError, UpdraftError
 from updraft.kubernetes.watch import LaunchKey, PodWatch, launch_key
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import (
@@ -121,9 +121,7 @@ class AttemptMonitor:
             looked = now
             if watch.synced.is_set():
                 self._followers.follow(watch, [pod for pod in found if pod.learner != COORDINATOR_LEARNER])
-                if self._in_place is not None and not await self._change_members(self._in_place, key, found):
-                    await self._wait(woken)
-                    continue
+                certain = self._in_place is None or await self._change_members(self._in_place, key, found)
                 await self._show(found)
                 seen |= {pod.learner for pod in found}
                 members = self._members.learners if self._in_place is None else self._in_place.established
@@ -146,7 +144,7 @@ class AttemptMonitor:
                     shown=self._shown[1] if self._shown else "",
                     secret=launch.base_name,
                 )
-                if (end := await self._detect(view)) is not None:
+                if certain and (end := await self._detect(view)) is not None:
                     return end
             else:  # later findings come from new facts, and have to last from their start again
                 self._since = {}
@@ -172,6 +170,8 @@ class AttemptMonitor:
         stopping = self._halting_since is not None
         try:
             members = await self._call(partial(group.look, stopping=stopping), self._core, found, known, self._tails())
+        except StaleAttemptError:  # another controller has ended the attempt: what the pods show is the end
+            return True
         except UpdraftError as exc:  # the next look tries again
             self._log.warning("The learners that join or leave are not known: %s", exc)
             return False

@@ -310,7 +310,7 @@ class Training:
         If the platform has started this process, it ends with 0 here when the learner has left, or was not needed.
 
         Raises:
-            LearnerFenced: the others went on without this learner.
+            LearnerFenced: the others went on without this learner. On the platform the program ends instead.
             StateLost: with `sharded`, both learners that held a part of the optimizer's state are lost. On the platform
                 the program ends instead, and is started again.
         """
@@ -449,7 +449,7 @@ class Training:
                 self._restore(self._buffers_after)
             flag, facts = self._exchange.sum(flag, self._samples.facts())
             with self._linked().locked() as member:
-                _raise_if_fenced(member)
+                self._check_fence(member)
             self._update(self._samples.divisor(facts))
         except Broken as exc:
             self._undo(exc.waited)
@@ -572,7 +572,7 @@ class Training:
         with self._linked().locked() as member:
             plan, left = member.target, member.left
             if plan is None and not left:
-                _raise_if_fenced(member)
+                self._check_fence(member)
         if plan is None:
             self.outcome = "left" if left else "unneeded"
         else:
@@ -642,11 +642,21 @@ class Training:
             self._waited = exc.waited
             return
         with self._linked().locked() as member:
-            _raise_if_fenced(member)
+            self._check_fence(member)
         self._linked().send({"type": "done"})
         self.outcome = "finished"
         if self._checkpoints is not None and self.rank == 0:
             self._checkpoints.save(self.state_dict(), self.steps, block=True)
+
+    def _check_fence(self, member: MemberState) -> None:
+        """Raise LearnerFenced if the others went on without this learner. On the platform the program ends: another
+        learner is in its place already, or all start again."""
+        if not member.fenced:
+            return
+        if self._exits:
+            print(f"updraft: {member.fenced}", file=sys.stderr, flush=True)
+            runtime.preempted_exit()
+        raise LearnerFenced(member.fenced)
 
     def _is_broken(self) -> bool:
         with self._linked().locked() as member:
@@ -699,11 +709,6 @@ def _for_newcomer(member: MemberState) -> tuple[Generation | None, Generation | 
         return None, None
     offered = member.offered()
     return (member.target, offered) if member.target or offered else None
-
-
-def _raise_if_fenced(member: MemberState) -> None:
-    if member.fenced:
-        raise LearnerFenced(member.fenced)
 
 
 def _own_host(coordinator: tuple[str, int] | None) -> str:
