@@ -14,7 +14,7 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
-from updraft_learner.tasks.text_classification import LEARNING_RATE, TextClassifier
+from updraft_learner.tasks.text_classifier import LEARNING_RATE, TextClassifier
 from updraft_learner.tasks.texts import encode
 
 TEXTS, HELD_OUT = 1600, 400

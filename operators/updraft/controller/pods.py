@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import for_learner
 from updraft.controller import comparing, environments, init_from, prepare
 from updraft.controller.idempotency import Deployment, addition, deployment, pod_template
-from updraft.controller.records import launch_of, manifest_of
+from updraft.controller.records import launch_of, least_of, manifest_of
 from updraft.controller.specs import JobFacts, grace_of, spec_of
 from updraft.exceptions import NotFoundError, RefusedError
 from updraft.kubernetes import clients, gang
@@ -197,11 +197,11 @@ def _result_learners(services: Services, job_id: str) -> tuple[int, ...] | None:
     """Return the learners that were there at the end of a training whose learners join and leave: what others have
     left is not its result. None: all of them."""
     try:
-        manifest = manifest_of(services.ledger.jobs.get(job_id))
+        job = services.ledger.jobs.get(job_id)
     except NotFoundError:  # a champion from another ledger
         return None
     newest = services.ledger.attempts.current(job_id, TRAIN_ROLE)
-    if newest is None or manifest.elastic is None or not manifest.elastic.in_place:
+    if newest is None or least_of(job, TRAIN_ROLE) is None:
         return None
     return newest.membership.learners
 

@@ -71,9 +71,8 @@ def place_learners(manifest: Manifest, role: str) -> int:
 def launch_of(settings: Settings, job: Job, attempt: Attempt) -> Launch:
     """Return what the objects of this attempt are named after, with the members it has now."""
     namespace, batch = settings.namespace(job.tenant), attempt.batch
-    manifest = manifest_of(job) if batch is not None or attempt.role == TRAIN_ROLE else None
-    scale = manifest.lr_scale(batch) if manifest is not None and batch is not None else 1.0
-    least = None if manifest is None else least_of(manifest, attempt.role)
+    scale = manifest_of(job).lr_scale(batch) if batch is not None else 1.0
+    least = least_of(job, attempt.role)
     return Launch(namespace, job.tenant, job.id, attempt.role, attempt.number, attempt.membership, batch, scale, least)
 
 
@@ -87,11 +86,13 @@ def planned_launch(settings: Settings, manifest: Manifest, role: str, number: in
     members = Membership.first(learners_of(manifest, role))
     batch = batch_of(manifest, role, members.size)
     scale = manifest.lr_scale(batch)
-    least = least_of(manifest, role)
+    elastic = manifest.elastic if role == TRAIN_ROLE else None
+    least = elastic.min_learners if elastic is not None and elastic.in_place else None
     return Launch(settings.namespace(tenant), tenant, job_id, role, number, members, batch, scale, least)
 
 
-def least_of(manifest: Manifest, role: str) -> int | None:
-    """Return the fewest learners of a role whose learners join and leave while the others train; None for others."""
-    elastic = manifest.elastic if role == TRAIN_ROLE else None
-    return elastic.min_learners if elastic is not None and elastic.in_place else None
+def least_of(job: Job, role: str) -> int | None:
+    """Return the fewest learners of a role whose learners join and leave while the others train; None for others. The
+    manifest is not parsed, which takes time."""
+    elastic = (job.manifest.get("elastic") or {}) if role == TRAIN_ROLE else {}
+    return int(elastic.get("min_learners", 1)) if elastic.get("resize") == "in_place" else None

@@ -174,6 +174,7 @@ speeds = Table(
     Column("batch", Integer),  # global; none: the program's own
     Column("seconds", Float, nullable=False),
     Column("steps", BigInteger, nullable=False),
+    Column("pause", Float),  # not used any more: earlier versions write it
     Column("at", UtcDateTime, nullable=False),
     Index(None, "at"),
 )

@@ -15,7 +15,11 @@ from updraft.ledger.engine import make_engine, writing
 from updraft.ledger.migrate import VERSION_TABLE
 
 VERSIONS = Path(ledger.__file__).parent / "migrations" / "versions"
-MORE = {"0003": {"batch_alter_table"}, "0004": {"get_bind"}}  # the page says what that means
+MORE = {
+    "0003": {"batch_alter_table"},
+    "0004": {"get_bind"},
+    "0017": {"batch_alter_table"},
+}  # the page says what that means
 ONLY_ADDS = {"create_table", "create_index", "add_column", "bulk_insert", "execute"}
 
 

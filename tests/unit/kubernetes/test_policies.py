@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from updraft.kubernetes.policies import Outside, outside_of
 from updraft.lifecycle.membership import Membership
 from updraft_localnode.validation import complete
 
+NO_COORDINATOR = {"key": "updraft.dev/learner", "operator": "NotIn", "values": ["0"]}
 LAUNCH = Launch("updraft-default", "default", "digits-1", "train", 2, Membership.first(3))
 LABELS = {
     "updraft.dev/job": "digits-1",
@@ -111,10 +113,15 @@ def test_a_disruption_budget_keeps_the_whole_gang() -> None:
         "metadata": METADATA,
         "spec": {
             "minAvailable": 3,
-            "selector": {"matchLabels": LABELS},
+            "selector": {"matchLabels": LABELS, "matchExpressions": [NO_COORDINATOR]},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
+
+
+def test_where_learners_join_and_leave_the_fewest_are_kept() -> None:
+    made = policies.disruption_budget(replace(LAUNCH, least=2))
+    assert made["spec"]["minAvailable"] == 2
 
 
 def test_an_owner_is_named_by_its_identity_and_blocks_nothing() -> None:

@@ -18,7 +18,6 @@ def upgrade() -> None:
         batch.add_column(sa.Column("generation", sa.Integer, autoincrement=False, nullable=False, server_default="1"))
         batch.drop_constraint("pk_speeds", type_="primary")
         batch.create_primary_key("pk_speeds", ["job_id", "attempt", "generation"])
-        batch.drop_column("pause")
     op.add_column("grants", sa.Column("pinned", sa.Integer))
     op.add_column("grants", sa.Column("pinned_by", sa.String(NAME_LENGTH)))
     op.add_column("resizes", sa.Column("refused", sa.Boolean, nullable=False, server_default=sa.false()))
@@ -30,7 +29,6 @@ def downgrade() -> None:
     op.drop_column("grants", "pinned")
     op.execute("DELETE FROM speeds WHERE generation > 1")
     with op.batch_alter_table("speeds") as batch:
-        batch.add_column(sa.Column("pause", sa.Float))
         batch.drop_constraint("pk_speeds", type_="primary")
         batch.create_primary_key("pk_speeds", ["job_id", "attempt"])
         batch.drop_column("generation")
