@@ -203,6 +203,8 @@ def ago(moment: datetime | None) -> str:
 
 def duration(seconds: float) -> str:
     whole = max(int(seconds), 0)
+    if 0 < seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
     if 0 < seconds < 10:
         return f"{seconds:.1f} s"
     if whole < 100:

@@ -51,5 +51,7 @@ def sentence(change: ResizeRow) -> str:
             parts.append(f"expected to be {change.expected:.2f} times as fast")
         parts.append("not measured" if change.gained is None else f"was {change.gained:.2f} times as fast")
         if change.pause_seconds is not None:
-            parts.append(f"{change.pause_seconds:.0f} s without a step")
+            pause = change.pause_seconds
+            stood = f"{1000 * pause:.0f} ms" if pause < 1 else f"{pause:.0f} s"
+            parts.append(f"{stood} without a step")
     return "; ".join(parts)

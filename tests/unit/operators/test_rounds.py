@@ -79,6 +79,10 @@ def test_another_round_that_is_known_meanwhile_is_left_to_the_next_run(ledger: L
         ({}, "why; expected to be 1.80 times as fast; was 1.62 times as fast; 75 s without a step"),
         ({"reason": "for 1.80 times as fast"}, "for 1.80 times as fast; was 1.62 times as fast; 75 s without a step"),
         ({"gained": None, "pause_seconds": None}, "why; expected to be 1.80 times as fast; not measured"),
+        (
+            {"pause_seconds": 0.031},
+            "why; expected to be 1.80 times as fast; was 1.62 times as fast; 31 ms without a step",
+        ),
         ({"expected": None}, "why; was 1.62 times as fast; 75 s without a step"),
         ({"before": 0, "expected": None, "gained": None, "pause_seconds": None}, "why"),
     ],

@@ -27,7 +27,9 @@ def style() -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration for people: `42 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
+    """Return a duration for people: `31 ms`, `42 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
+    if 0 < seconds < 0.5:
+        return f"{1000 * seconds:.0f} ms"
     whole = max(round(seconds), 0)
     if whole < 100:
         return f"{whole} s"
