@@ -79,7 +79,7 @@ SETS: dict[str, Callable[[Random], tuple[str, int]]] = {
 
 
 def made(name: str, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return tokens and labels to train on, and of those that are held out."""
+    """Return the tokens and labels of the texts to train on, and then those of the texts that are held out."""
     chance = Random(f"{name} {seed}")
     rows = [SETS[name](chance) for _ in range(TEXTS + HELD_OUT)]
     tokens = torch.tensor([encode(text) for text, _ in rows])
