@@ -156,12 +156,9 @@ class AttemptMonitor:
                 await self._look_at_members()
             if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
                 return stuck
-            await self._wait(woken)
-
-    async def _wait(self, woken: asyncio.Event) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(woken.wait(), self._services.timing.tick_seconds)
-        woken.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), self._services.timing.tick_seconds)
+            woken.clear()
 
     async def _change_members(self, group: InPlaceGroup, key: LaunchKey, found: Sequence[PodFacts]) -> bool:
         """Let learners join and leave. Returns False if that is not known now: then nothing may be concluded from a
@@ -169,7 +166,8 @@ class AttemptMonitor:
         known = with_last_seen(found, self._watch.last_seen(key))
         stopping = self._halting_since is not None
         try:
-            members = await self._call(partial(group.look, stopping=stopping), self._core, found, known, self._tails())
+            look = partial(group.look, stopping=stopping)
+            members = await self._call(look, self._core, found, known, self._followers.tails)
         except StaleAttemptError:  # another controller has ended the attempt: what the pods show is the end
             return True
         except UpdraftError as exc:  # the next look tries again
@@ -188,9 +186,6 @@ class AttemptMonitor:
             self._shown = self._stage(found, members)
         self._members = members
         return True
-
-    def _tails(self) -> dict[int, list[str]]:
-        return self._followers.tails
 
     async def _detect(self, view: GangView) -> tuple[EndKind, str] | None:
         """Return the first detector whose finding has lasted for its patience."""
