@@ -41,7 +41,8 @@ for x, y, ids in training:
     step, generation = training.steps + 1, training.generation
     loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
     if not os.path.exists(params["folder"] + ".hurry"):
-        time.sleep(params["seconds"] * len(ids) / 16)
+        times = 4 if os.path.exists(params["folder"] + ".slow-" + os.environ["LEARNER_ID"]) else 1
+        time.sleep(times * params["seconds"] * len(ids) / 16)
     value = float(loss.detach())
     written.write(json.dumps([step, generation, ids.tolist()]) + "\\n")
     written.flush()
@@ -87,6 +88,11 @@ def written(folder: Path, name: str) -> Path:
 def hurry(folder: Path) -> None:
     """Let the job do the rest of its steps as fast as it can."""
     Path(f"{folder}.hurry").touch()
+
+
+def slow_down(folder: Path, learner: int) -> None:
+    """Let a learner need four times as long for its samples."""
+    Path(f"{folder}.slow-{learner}").touch()
 
 
 def read_steps(folder: Path) -> dict[int, list[int]]:

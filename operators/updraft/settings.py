@@ -202,7 +202,11 @@ class Settings(BaseModel):
         description="Minutes that a job keeps its room before another tenant takes it back for its own quota",
     )
     resize_minutes: float = Field(
-        5, ge=0, le=87_600, description="Minutes that an elastic job keeps its number of learners, at least"
+        5,
+        ge=0,
+        le=87_600,
+        description="Minutes that an elastic job keeps its number of learners, at least; 100 times the pause of its "
+        "resizes, if that is shorter",
     )
     resize_gain: float = Field(
         0.05,

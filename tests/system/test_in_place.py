@@ -12,7 +12,7 @@ from random import Random
 
 import psutil
 import pytest
-from in_place_helpers import check_exactly_once, hurry, in_place_job, programs, send, written
+from in_place_helpers import check_exactly_once, hurry, in_place_job, programs, send, slow_down, written
 from system_helpers import Stack, pretty, running_stack, shell_job, until
 
 from updraft.exceptions import RefusedError
@@ -76,6 +76,24 @@ def test_a_job_is_profiled_while_it_trains(stack: Stack, tmp_path: Path) -> None
     ended = stack.end(job)
     assert ended.state == "COMPLETED", pretty(ended)
     check_exactly_once(folder, 800)
+
+
+@pytest.mark.large
+def test_a_slow_learner_is_replaced(stack: Stack, tmp_path: Path) -> None:
+    folder = tmp_path / "uneven"
+    folder.mkdir()
+    job = stack.submit(in_place_job("uneven", folder, epochs=2000), written(tmp_path, "uneven"))
+    until(lambda: len(members(stack, job)) == 3, "it did not grow")
+    slow = members(stack, job)[1]
+    slow_down(folder, slow)
+    until(lambda: slow not in members(stack, job), "it was not replaced", seconds=240)
+    until(lambda: len(members(stack, job)) == 3, "no learner came in its place")
+    hurry(folder)
+    ended = stack.end(job)
+    assert ended.state == "COMPLETED", pretty(ended)
+    check_exactly_once(folder, 2000)
+    told = [(each.state, each.reason) for each in stack.client.transitions(job).transitions]
+    assert any(state == "RESIZING" and f"learner {slow}: it needs" in reason for state, reason in told), told
 
 
 EVENTS = ("kill", "kill", "freeze", "two", "coordinator", "learner and coordinator", "scale", "scale", "scale")

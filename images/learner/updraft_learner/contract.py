@@ -379,6 +379,7 @@ class LearnerStatus:
     fenced: bool = False  # a newer attempt exists: this one stores and sends nothing any more
     disk_free_bytes: int | None = None  # of the job's volume
     scaling: dict[str, Any] = field(default_factory=dict)  # see "The metrics file"
+    training: dict[str, float] = field(default_factory=dict)  # newest line of that kind, and "first" of its steps
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -425,6 +426,8 @@ CHECKPOINT_LATEST = "latest"  # symbolic link in CHECKPOINT_DIR to the newest co
 # --- The metrics file: JSON lines ---------------------------------------------------------------------
 # {"t": unix seconds, "step": int, "metrics": {name: number}}       a point per name
 # {"t": ..., "progress": {"step": int, "total": int, "epoch": int?, "epochs": int?}}
+# {"t": ..., "training": {"step": int, "work": number, "seconds": number}}   by updraft_learner.elastic: steps of the
+#   whole training; this learner's part of them and the time it computed for that, both summed up since it joined
 # {"t": ..., "tags": {name: text}} / {"params": {name: text}}       for the job's MLflow run
 # {"t": ..., "scaling": {"follows_batch": 1, "noise": samples, "gradient_bytes": bytes,
 #   "timings": [[samples of one learner, seconds], ...], "exchange": [[bytes, seconds], ...]}}   each of them optional

@@ -19,6 +19,19 @@ import numpy as np
 from updraft.allocation.scalability import Point
 from updraft.allocation.sizing import Floats, NoSizesError, Options, Sizes, choose_sizes
 
+PAUSES = 100  # a job keeps a size for so many times its pause: its resizes then cost about 1 % of its time
+
+
+def keep_seconds(pause_seconds: float, least_seconds: float) -> float:
+    """Return how long a job keeps a size, at least. Who stands still for milliseconds may use a device for a short
+    while.
+
+    Args:
+        pause_seconds: How long the job stands still in a resize.
+        least_seconds: How long a job keeps a size that stands still for long.
+    """
+    return min(least_seconds, PAUSES * pause_seconds)
+
 
 class Curve:
     """The sizes of a job with their goodput.
@@ -89,7 +102,8 @@ class SizingRules:
         fairness: The exponent of the speed-ups that are added up. 1 gives devices where they bring most, even nearly
             all to one of two jobs that scale well; smaller ones spread them, as -1 does in Pollux.
         least_gain: The part by which the sum of the speed-ups must rise for a round to change sizes that could stay.
-        least_seconds: How long a job keeps a size before it is resized for the sake of speed alone.
+        least_seconds: How long a job keeps a size before it is resized for the sake of speed alone; `PAUSES` times its
+            pause, if that is shorter.
     """
 
     fairness: float = 0.5
@@ -141,7 +155,10 @@ def size_jobs(jobs: Sequence[ElasticJob], devices: int, rules: SizingRules = Siz
         NoSizesError: if even the smallest sizes need more devices.
     """
     before = [job.curve.at(job.current) for job in jobs]
-    rests = [at is not None and job.since_seconds < rules.least_seconds for job, at in zip(jobs, before, strict=True)]
+    rests = [
+        at is not None and job.since_seconds < keep_seconds(job.pause_seconds, rules.least_seconds)
+        for job, at in zip(jobs, before, strict=True)
+    ]
     try:
         found, chosen = _solve(
             jobs, [at if rest else None for at, rest in zip(before, rests, strict=True)], devices, rules

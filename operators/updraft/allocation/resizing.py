@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from updraft.allocation.elastic import ElasticJob, Resize, SizingRules, size_jobs
+from updraft.allocation.elastic import ElasticJob, Resize, SizingRules, keep_seconds, size_jobs
 from updraft.allocation.model import Capacity, GangRequest, Grant, Plan, Policy, Resized
 from updraft.allocation.packing import Room, free_after
 from updraft.allocation.plan import plan_admissions
@@ -91,7 +91,10 @@ def _rested(grant: Grant, now: datetime, policy: Policy) -> bool:
     """Return whether the job has had its size for long enough to shrink for another one."""
     elastic = grant.request.elastic
     assert elastic is not None
-    return elastic.sized_at is None or now - elastic.sized_at >= policy.least_size
+    if elastic.sized_at is None:
+        return True
+    keep = keep_seconds(elastic.pause_seconds, policy.least_size.total_seconds())
+    return (now - elastic.sized_at).total_seconds() >= keep
 
 
 def _smallest(request: GangRequest) -> GangRequest:

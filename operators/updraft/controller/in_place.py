@@ -39,6 +39,7 @@ OWN_FAULT = frozenset({FailureClass.PROGRAM, FailureClass.CONFIGURATION, Failure
 LEAVE_SECONDS = 30.0  # for a learner's program to end, once it has left the group
 REMOVE_SECONDS = 5  # grace period of a pod that is removed because its learner is lost, or does not leave
 REPLACE_SECONDS = 600.0  # within which an attempt gets at most three times its size as new learners
+MOST_STRAGGLERS = 3  # that are replaced in an attempt: their successors may be as slow
 JOIN_SECONDS = 300.0  # for a newcomer to be ready once its program runs
 
 
@@ -50,7 +51,7 @@ class GroupFacts:
         membership: The attempt's members.
         group: What the coordinator says.
         lost: Learners that are lost, with the reason.
-        leaving: Learners whose pods the cluster removes, with the reason.
+        leaving: Learners whose pods the cluster removes, and one that keeps the others waiting, with the reason.
         failed: Learners that have not joined, and will not, as others in their place would not; with the reason.
         target: The size that the planner has decided, with its reason; None: no other one.
         may_add: Whether learners may be added now.
@@ -120,6 +121,8 @@ class InPlaceGroup:
         self._since: dict[tuple[str, int], float] = {}  # since when something holds of a learner
         self._coordinators = 1  # the highest number of a coordinator's pod
         self._refused: int | None = None  # the size that the planner has decided and the cluster has no room for
+        self._replaced = 0  # stragglers
+        self._slow_nodes: set[str] = set()  # on which they ran
         self._unsettled = False  # whether the ledger has yet to be told that a change is complete
         self.settled = False  # whether the last look has found that a change is complete
         self.group = GroupReport()
@@ -149,6 +152,7 @@ class InPlaceGroup:
         tails: Mapping[int, Sequence[str]],
         *,
         stopping: bool,
+        straggler: tuple[int, str] | None = None,
     ) -> Membership:
         """Look once, and do what is to be done; return the attempt's members.
 
@@ -157,6 +161,7 @@ class InPlaceGroup:
             known: The same, with deleted ones as they were last seen.
             tails: The last lines of each learner's log.
             stopping: Whether the programs were asked to save and leave: then nobody is replaced.
+            straggler: A learner that keeps the others waiting, and why that is known.
 
         Raises:
             UpdraftError: the ledger, the store or the cluster does not answer, or a StaleAttemptError.
@@ -169,7 +174,7 @@ class InPlaceGroup:
         if not stopping:
             self._coordinate(core, attempt, found, known)
         if self.began and not stopping:
-            attempt = self._change(attempt, self._facts(known, tails))
+            attempt = self._change(attempt, self._facts(known, tails, straggler))
             self._tell()
             self._add(core, attempt)
             self._settle(found)
@@ -186,7 +191,9 @@ class InPlaceGroup:
         launch = self._launch
         return launch.tenant, launch.job_id, launch.role, launch.attempt
 
-    def _facts(self, known: Sequence[PodFacts], tails: Mapping[int, Sequence[str]]) -> GroupFacts:
+    def _facts(
+        self, known: Sequence[PodFacts], tails: Mapping[int, Sequence[str]], straggler: tuple[int, str] | None
+    ) -> GroupFacts:
         membership, group = self.membership, self.group
         pods_of = {pod.learner: pod for pod in known}
         coming = newcomers(membership, group)
@@ -207,7 +214,14 @@ class InPlaceGroup:
         target = self._services.ledger.queue.target(self._launch.job_id)
         if target is not None and target[0] == self._refused:
             target = None
-        return GroupFacts(membership, group, lost, leaving, failed, target, self._may_add())
+        may_add = self._may_add()
+        busy = lost or leaving or failed or target or not is_settled(membership, group)
+        if straggler is not None and may_add and not busy and self._replaced < MOST_STRAGGLERS:
+            slow, why = straggler
+            leaving[slow] = why
+            self._replaced += 1
+            self._slow_nodes |= {pod.node for pod in known if pod.learner == slow and pod.node}
+        return GroupFacts(membership, group, lost, leaving, failed, target, may_add)
 
     def _failure(self, learner: int, pod: PodFacts | None, tail: Sequence[str], *, joins: bool) -> tuple[str, bool]:
         """Return why a member does not train any more, or will not; and whether another one in its place would not
@@ -274,7 +288,7 @@ class InPlaceGroup:
         if not coming or self.group.state == "finished":
             return
         try:
-            pods.add_learners(self._services, core, self._job, attempt, coming)
+            pods.add_learners(self._services, core, self._job, attempt, coming, avoid_nodes=self._slow_nodes)
         except (QuotaError, RefusedError) as exc:
             self._give_up(attempt, coming, str(exc))
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
@@ -102,9 +103,17 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     return launch
 
 
-def add_learners(services: Services, core: CoreV1Api, job: Job, attempt: Attempt, learners: Sequence[int]) -> None:
+def add_learners(
+    services: Services,
+    core: CoreV1Api,
+    job: Job,
+    attempt: Attempt,
+    learners: Sequence[int],
+    *,
+    avoid_nodes: Collection[str] = (),
+) -> None:
     """Create the pods of learners that join the attempt, each once: one that vanishes later is not made again under
-    the same number.
+    the same number. They are placed on `avoid_nodes` only if no other node has room.
 
     Raises QuotaError and RefusedError when the cluster refuses a pod; UnavailableError.
     """
@@ -114,7 +123,8 @@ def add_learners(services: Services, core: CoreV1Api, job: Job, attempt: Attempt
         return
     launch = launch_of(services.settings, job, attempt)
     names = {launch.pod_name(n): n for n in new}
-    made = objects_of(_spec_of_running(services, core, job, attempt, launch))
+    spec = _spec_of_running(services, core, job, attempt, launch)
+    made = objects_of(replace(spec, avoid_nodes=tuple(sorted({*spec.avoid_nodes, *avoid_nodes}))))
     for pod in made.pods:
         if (learner := names.get(pod["metadata"]["name"])) is not None:
             gang.add(core, launch, [pod])

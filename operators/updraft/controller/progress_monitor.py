@@ -20,6 +20,7 @@ from updraft.exceptions import UpdraftError
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.ends import EndKind
 from updraft.recovery.progress import ProgressFinding, ProgressHistory, ProgressLimits, ProgressReport, observe
+from updraft.recovery.stragglers import Pace, StragglerHistory, compare
 
 if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
@@ -46,6 +47,8 @@ class ProgressMonitor:
         self._members: Membership | None = launch.membership  # None: they change just now
         self._began: tuple[float, int] | None = None  # the time of the first status with a step, and that step
         self._scaling: dict[str, Any] = {}  # what the program has reported last
+        self._paces = StragglerHistory()
+        self.straggler: tuple[int, str] | None = None  # an elastic training's slowest learner, if it is far too slow
         self._launch = launch
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
         self._limits = ProgressLimits(limit, budget.on_no_progress)
@@ -57,6 +60,7 @@ class ProgressMonitor:
     def regroup(self, members: Membership | None) -> None:
         """Measure the speed of these members from now on; None: of nobody, because they change just now."""
         self._members, self._began = members, None
+        self._paces, self.straggler = StragglerHistory(), None
 
     async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
         """Return why the attempt is to be ended (STALLED or GIVEN_UP), if it is."""
@@ -76,12 +80,14 @@ class ProgressMonitor:
         launch = self._launch
         end: tuple[EndKind, str] | None = None
         statuses: list[LearnerStatus] = []
+        read: list[int] = []
         for learner in running:
             status = stored.read_status(
                 launch.tenant, launch.job_id, launch.role, launch.attempt, learner, store=self._services.store
             )
             if status is None:
                 continue
+            read.append(learner)
             # Drop the large parts: whole statuses of all learners would need much memory.
             statuses.append(replace(status, last_metrics={}, checkpoints=(), quarantined=(), warnings=()))
             seen = self._seen(learner, status, lines.get(learner, 0))
@@ -95,6 +101,7 @@ class ProgressMonitor:
         if self._elastic:
             self._note_analysis(statuses)
             self._note_speed(statuses)
+            self._compare(dict(zip(read, statuses, strict=True)))
         return end
 
     def _note_analysis(self, statuses: Sequence[LearnerStatus]) -> None:
@@ -113,20 +120,30 @@ class ProgressMonitor:
         from updraft.allocation.scalability import Report
 
         members = self._members
-        seen = [status for status in statuses if "last" in status.steps]
-        if not seen or members is None:
+        found = [(status.t, steps) for status in statuses if "last" in (steps := steps_of(status))]
+        if not found or members is None:
             return
-        now = seen[0].t, seen[0].steps["last"]
+        now = found[0][0], found[0][1]["last"]
         began = self._began = self._began or now
         seconds, steps = now[0] - began[0], now[1] - began[1]
         if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
             return
         launch = self._launch
         each = seconds / steps
-        first = datetime.fromtimestamp(began[0] - each * max(0, began[1] - seen[0].steps["first"]), UTC)
+        first = datetime.fromtimestamp(began[0] - each * max(0, began[1] - found[0][1]["first"]), UTC)
         report = Report(members.size, launch.batch, each)
         queue = self._services.ledger.queue
         queue.note_speed(launch.job_id, launch.attempt, report, steps, first, generation=members.generation)
+
+    def _compare(self, statuses: Mapping[int, LearnerStatus]) -> None:
+        """Look for a learner that keeps the others waiting."""
+        paces = {
+            n: Pace(float(status.training["work"]), float(status.training["seconds"]))
+            for n, status in statuses.items()
+            if status.training.keys() >= {"work", "seconds"}
+        }
+        if self._members is not None and set(paces) == set(self._members.learners):
+            self._paces, self.straggler = compare(self._paces, paces, self._clock())
 
     def _seen(self, learner: int, status: LearnerStatus, log_lines: int) -> ProgressReport:
         known = self._read.get(learner)
@@ -158,3 +175,12 @@ class ProgressMonitor:
             self._dumps += 1
             place = (launch.tenant, launch.job_id, launch.role, launch.attempt, finding.learner)
             signals.request_dump(*place, self._dumps, store=self._services.store)
+
+
+def steps_of(status: LearnerStatus) -> dict[str, int]:
+    """Return the first and last step of this attempt, as an elastic training reports them itself, else as its program
+    does; empty if neither does."""
+    done = status.training
+    if "step" in done:
+        return {"first": int(done.get("first", done["step"])), "last": int(done["step"])}
+    return status.steps

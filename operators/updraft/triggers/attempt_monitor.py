@@ -166,7 +166,7 @@ class AttemptMonitor:
         known = with_last_seen(found, self._watch.last_seen(key))
         stopping = self._halting_since is not None
         try:
-            look = partial(group.look, stopping=stopping)
+            look = partial(group.look, stopping=stopping, straggler=self._attention.straggler)
             members = await self._call(look, self._core, found, known, self._followers.tails)
         except StaleAttemptError:  # another controller has ended the attempt: what the pods show is the end
             return True

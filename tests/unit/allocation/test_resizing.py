@@ -99,8 +99,16 @@ def test_no_job_shrinks_below_its_fewest_learners() -> None:
 
 def test_a_job_that_has_just_been_resized_keeps_its_size() -> None:
     now = NOON + timedelta(minutes=4)
-    assert plan([request("new")], [runs(elastic("a"), 8)], now=now).resized == ()
-    assert plan([], [runs(elastic("a"), 2)], now=now).resized == ()
+    assert plan([request("new")], [runs(elastic("a"), 8, pause_seconds=30.0)], now=now).resized == ()
+    assert plan([], [runs(elastic("a"), 2, pause_seconds=30.0)], now=now).resized == ()
+
+
+def test_a_job_with_short_pauses_is_resized_soon() -> None:
+    def after(seconds: float) -> Plan:
+        return plan([], [runs(elastic("a"), 2, pause_seconds=0.1)], now=NOON + timedelta(seconds=seconds))
+
+    assert after(9).resized == ()
+    assert sizes(after(11)) == {"a": 8}
 
 
 def test_one_resize_at_a_time() -> None:

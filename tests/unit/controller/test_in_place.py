@@ -158,10 +158,17 @@ class Look:
         text = self.services.store.get_bytes(keys.members(launch.job_id, launch.role, launch.attempt))
         return None if text is None else Members.from_json(text)
 
-    def __call__(self, *, stopping: bool = False, group: InPlaceGroup | None = None) -> Membership:
+    def __call__(
+        self,
+        *,
+        stopping: bool = False,
+        group: InPlaceGroup | None = None,
+        straggler: tuple[int, str] | None = None,
+    ) -> Membership:
         found = gang.observe(self.platform.cluster, self.launch)  # type: ignore[arg-type]
         looked = group or self.group
-        return looked.look(self.platform.cluster, found, found, {}, stopping=stopping)  # type: ignore[arg-type]
+        core: Any = self.platform.cluster
+        return looked.look(core, found, found, {}, stopping=stopping, straggler=straggler)
 
     def resize(self, learners: int) -> None:
         wanted = Resized(self.job.id, learners, None, 1.5, "resized for a test")
@@ -247,6 +254,33 @@ def test_a_newcomer_that_is_killed_is_replaced_and_one_that_fails_is_not(look: L
 def test_nobody_is_replaced_while_the_job_stops(look: Look) -> None:
     look.run(1, exit_code=137)
     assert look(stopping=True).learners == (1, 2)
+
+
+def test_a_straggler_is_replaced_on_another_node(look: Look) -> None:
+    look.platform.cluster.pods[look.launch.pod_name(2)]["spec"]["nodeName"] = "slow-node"
+    look.says(GroupReport("training", 1, (1, 2), obeys=1))
+    look()
+    assert look(straggler=(2, "it is slow")).learners == (1, 3)
+    assert look.job.reason == "learner 2: it is slow; 2 learners train on"
+    affinity = look.platform.cluster.pods[look.launch.pod_name(3)]["spec"]["affinity"]
+    assert "slow-node" in str(affinity)
+
+
+def test_a_straggler_stays_while_something_else_changes(look: Look) -> None:
+    look.says(GroupReport("training", 1, (1, 2), obeys=1))
+    look.resize(3)
+    assert look(straggler=(2, "it is slow")).learners == (1, 2, 3)
+    assert look(straggler=(2, "it is slow")).learners == (1, 2, 3)
+
+
+def test_stragglers_are_replaced_a_few_times_only(look: Look) -> None:
+    for generation in range(1, 6):
+        members = look.group.membership.learners
+        look.run(*members)
+        look.says(GroupReport("training", generation, members, obeys=look.group.membership.generation))
+        look()
+        look(straggler=(members[-1], "it is slow"))
+    assert look.group.membership.ever == (1, 2, 3, 4, 5)
 
 
 def test_newcomers_without_quota_are_given_up(look: Look) -> None:

@@ -34,6 +34,7 @@ from updraft_learner.elastic.shard_order import ShardOrder
 from updraft_learner.elastic.shard_reader import ShardReader, Shards
 from updraft_learner.elastic.state_transfer import copy_state
 from updraft_learner.elastic.state_transfer import warm_up as warm_up_transfer
+from updraft_learner.elastic.step_reports import StepReports
 
 HANG_SECONDS = 60.0
 RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
@@ -213,6 +214,8 @@ class Training:
         self._buffers_after: list[torch.Tensor] | None = None  # those of virtual rank 0, after it
         self._parts: list[int] = []  # of this step, yet to be computed
         self._weight = 0.0  # of the current one
+        self._work = 0.0  # that this learner has done for this step
+        self._reports = StepReports()
         self._drawn = self._started = False
         self._checkpoints: Checkpointer | None = None
         self._told_to_go: float | None = None  # when this learner alone was asked to leave
@@ -366,6 +369,7 @@ class Training:
         loss.backward()
         with torch.no_grad():
             part = self._parts.pop(0)
+            self._work += self._weight
             self._exchange.add(part, self._weight, with_square=self._grown is not None)
             if self._virtual_ranks:
                 self._optimizer.zero_grad()
@@ -405,6 +409,8 @@ class Training:
         with torch.no_grad():
             self._buffers = [each.detach().clone() for each in self._model.buffers()]
         self._buffers_after = None
+        self._work = 0.0
+        self._reports.begin()
         while self._parts and self._waited is None:
             part = self._parts[0]
             batch, self._weight = self._samples.get(self._cursor, part)
@@ -440,6 +446,7 @@ class Training:
         """Exchange gradients and update the parameters. Return False if a learner was lost; then nothing changed."""
         assert self._exchange is not None
         assert self._group is not None
+        self._reports.computed(self._work)
         with self._linked().locked() as member:
             flag = member.flag()
         try:
@@ -462,6 +469,7 @@ class Training:
         with self._linked().locked() as member:
             member.step = self.steps
             self._next = member.agreed(flag)
+        self._reports.committed(self.steps)
         return True
 
     def _update(self, divisor: float) -> None:

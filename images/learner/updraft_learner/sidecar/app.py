@@ -352,6 +352,7 @@ class Sidecar:
             fenced=self.fence.fenced,
             disk_free_bytes=self._disk.free_bytes(self._paths.root),
             scaling=self.recorder.scaling(),
+            training=self.recorder.training(),
         )
 
     def done(self) -> LearnerDone:

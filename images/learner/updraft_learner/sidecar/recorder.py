@@ -71,6 +71,7 @@ class Recorder:
         self._progress: dict[str, int] = {}
         self._steps: dict[str, dict[str, int]] = {}  # of "progress" and "metrics": first and last step
         self._scaling: dict[str, Any] = {}
+        self._training: dict[str, float] = {}
 
     def record(self, entries: Sequence[Entry]) -> None:
         """Append to the journal; raises OSError when the disk is full."""
@@ -142,6 +143,15 @@ class Recorder:
         with self._lock:
             self._scaling |= found
 
+    def set_training(self, found: Mapping[str, float]) -> None:
+        """Remember how far an elastic training is, and the first step that it has reported."""
+        with self._lock:
+            self._training = {"first": self._training.get("first", found["step"]), **found}
+
+    def training(self) -> dict[str, float]:
+        with self._lock:
+            return dict(self._training)
+
     def scaling(self) -> dict[str, Any]:
         with self._lock:
             return dict(self._scaling)
@@ -156,13 +166,20 @@ class Recorder:
         with self._lock:
             self._steps = {source: dict(steps) for source, steps in counts.get("steps", {}).items()}
             self._scaling = dict(counts.get("scaling", {}))
+            self._training = dict(counts.get("training", {}))
             self.nan, self.bad_lines = int(counts.get("nan", 0)), int(counts.get("bad_lines", 0))
             self._nan_tagged = self.nan > 0
 
     def counts(self) -> dict[str, Any]:
         with self._lock:
             steps = {source: dict(steps) for source, steps in self._steps.items()}
-            return {"nan": self.nan, "bad_lines": self.bad_lines, "steps": steps, "scaling": dict(self._scaling)}
+            return {
+                "nan": self.nan,
+                "bad_lines": self.bad_lines,
+                "steps": steps,
+                "scaling": dict(self._scaling),
+                "training": dict(self._training),
+            }
 
     def steps(self) -> dict[str, int]:
         """Return the first and last step of this attempt: as its progress reports them, else as its metrics do."""

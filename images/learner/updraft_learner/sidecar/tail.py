@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from updraft_learner.sidecar.followed import READ_BYTES, FollowedFile, lines_of
 from updraft_learner.sidecar.recorder import NAMES_ALLOWED, Recorder, is_name
 
 METRICS_PATH = str(Path(contract.METRICS_FILE).relative_to(contract.ROOT_DIR))
+KINDS = frozenset({"metrics", "params", "progress", "scaling", "tags", "training"})
 MOST_PAIRS = 16  # of measurements in one line
 
 
@@ -78,8 +80,8 @@ class MetricsTail:
             raw = json.loads(line)
         except (ValueError, RecursionError):
             raise BadLine("it is not JSON") from None
-        if not isinstance(raw, dict) or not raw.keys() & {"metrics", "progress", "tags", "params", "scaling"}:
-            raise BadLine("it is no object with `metrics`, `progress`, `tags`, `params` or `scaling`")
+        if not isinstance(raw, dict) or not raw.keys() & KINDS:
+            raise BadLine(f"it is no object with one of {', '.join(sorted(KINDS))}")
         t = _number(raw["t"], "t") if "t" in raw else time.time()
         if not 0 <= t < 1e11:
             raise BadLine("`t` is no time in seconds since 1970")
@@ -95,6 +97,10 @@ class MetricsTail:
             done = _object(raw, "progress")
             known = ("step", "total", "epoch", "epochs")
             self._recorder.set_progress({name: _whole(done[name], name) for name in known if name in done})
+        if "training" in raw:
+            done = _object(raw, "training")
+            numbers = {name: _amount(done.get(name), name) for name in ("work", "seconds")}
+            self._recorder.set_training({"step": _whole(done.get("step"), "step"), **numbers})
         if "scaling" in raw:
             self._recorder.set_scaling(_scaling(_object(raw, "scaling")))
         return entries
@@ -144,6 +150,13 @@ def _number(value: Any, name: str) -> float:
         return float(value)
     except OverflowError:
         raise BadLine(f"`{name[:80]}` is too large") from None
+
+
+def _amount(value: Any, name: str) -> float:
+    found = _number(value, name)
+    if not 0 <= found < math.inf:
+        raise BadLine(f"`{name}` is negative or not finite")
+    return found
 
 
 def _whole(value: Any, name: str) -> int:
