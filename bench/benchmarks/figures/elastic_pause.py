@@ -30,6 +30,7 @@ MOST_STEPS = Budget(at="most", value=3)
 MOST_OF_RESTART = Budget(at="most", value=0.01)
 MOST_COST = Budget(at="most", value=0.003)
 WITH_BUDGET = 10  # MB: up to here the pause is compared with a budget
+LEARNERS = (2, 4, 8, 16, 32)  # of the break-even
 CONFIDENT = 1.96  # standard errors
 
 NOTES = (
@@ -47,6 +48,9 @@ NOTES = (
     "*Cost while nothing happens*: what `next` and `step` do beyond the fetch of samples, the backward pass, the "
     "exchange of gradients and the optimizer; the sum by the clock, over the time of all steps. *Blocks*: steps of two "
     "elastic learners and of DistributedDataParallel in turn; the mean of the ratios with 95 % confidence.",
+    "*Break-even*: for how many seconds one device more must be free, so that a job that gets it and gives it back has "
+    "done as much as one that is left alone. The pauses of *scale-out* and *scale-in* as measured here; the job is "
+    "taken to be faster by 1/N with N + 1 learners.",
     "*Loss*: of the run of 1 MB with all these events, against one with two learners that nothing happens to: mean of "
     "the last fifth of the steps. With `virtual_ranks` both have the same bits, which a test checks.",
 )
@@ -103,10 +107,24 @@ def measure(options: Options) -> Measured:
                 columns=("", "value"),
                 rows=tuple(_steady(steady["own"], steady["steps"], steady["blocks"])),
             ),
+            TableOf(
+                title="Break-even of a device that is free for a while, in seconds",
+                columns=("", *(f"{n} learners" for n in LEARNERS)),
+                rows=tuple(row for case in found["sizes"] for row in _break_even(case)),
+            ),
             TableOf(title="Loss", columns=("", "with events", "without"), rows=(_losses(found["losses"]),)),
         ),
         notes=NOTES,
     )
+
+
+def _break_even(case: dict[str, Any]) -> list[tuple[str | float, ...]]:
+    elastic = {event: statistics.median(each["pause"] for each in case["elastic"][event]) for event in EVENTS}
+    torchrun = {event: statistics.median(case["torchrun"][event]) for event in EVENTS}
+    return [
+        (f"{case['megabytes']} MB, {name}", *(round(n * (pause["scale-out"] + pause["scale-in"]), 2) for n in LEARNERS))
+        for name, pause in (("elastic", elastic), ("torchrun", torchrun))
+    ]
 
 
 def _milliseconds(events: list[dict[str, float]], part: str) -> float | None:
