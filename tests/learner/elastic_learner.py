@@ -7,6 +7,7 @@ at its end.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ import torch
 import torch._dynamo  # optimizers import it when they are made
 
 from updraft_learner import elastic
+
+CLONE_NEWNET = 0x40000000  # a constant of the kernel
 
 
 class Numbered(torch.utils.data.Dataset[Any]):
@@ -77,7 +80,16 @@ def digest(training: elastic.Training) -> str:
     return found.hexdigest()
 
 
+def enter_network(namespace: str) -> None:
+    library, descriptor = ctypes.CDLL(None, use_errno=True), os.open(namespace, os.O_RDONLY)
+    if library.setns(descriptor, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    os.close(descriptor)
+
+
 def main(name: str, folder: Path, given: dict[str, Any]) -> None:
+    if given["namespace"]:
+        enter_network(given["namespace"])
     torch.set_num_threads(1)
     # Each learner begins elsewhere: the state must be copied. Runs that are compared begin alike.
     torch.manual_seed(given["options"].get("virtual_ranks") or int.from_bytes(name.encode()[:4]))

@@ -34,12 +34,14 @@ class Run:
         epochs: int = 60,
         pace: float = 0.03,
         in_shards: bool = False,
+        host: str = "127.0.0.1",
         **options: Any,
     ) -> None:
         self.folder, self._first, self._options = folder, first, options
         self.samples, self.batch, self.epochs = samples, batch, epochs
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        with socket.create_server((host, 0)) as free:
+            self.port = int(free.getsockname()[1])
+        self.address = f"{host}:{self.port}"
         self._given = {
             "samples": samples,
             "batch": batch,
@@ -90,11 +92,12 @@ class Run:
         self.coordinator.kill()
         self.coordinator.wait()
 
-    def start(self, *names: str) -> None:
+    def start(self, *names: str, namespace: str | None = None) -> None:
+        """Start learners. `namespace`: the file of their network; None: that of this process."""
         for name in names:
             assert self._forks.stdin
             assert self._forks.stdout
-            self._forks.stdin.write(f"{name} {json.dumps(self._given)}\n")
+            self._forks.stdin.write(f"{name} {json.dumps({**self._given, 'namespace': namespace})}\n")
             self.pids[name] = int(self._forks.stdout.readline())
 
     def signal(self, name: str, number: int) -> None:

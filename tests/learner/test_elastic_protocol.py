@@ -78,6 +78,7 @@ class Network(RuleBasedStateMachine):
         self.entered: dict[int, set[str]] = defaultdict(set)
         self.offered_state: dict[int, tuple[int, ...]] = {}
         self.contributed: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+        self.cut: set[frozenset[str]] = set()  # pairs of learners that do not reach each other
 
     def coordinator(self, saved: Any) -> MembershipCoordinator:
         return MembershipCoordinator(2, hang_seconds=10, settle_seconds=2, saved=saved, token=lambda: "t")
@@ -117,7 +118,8 @@ class Network(RuleBasedStateMachine):
         if phase == "forming":
             assert learner.plan
             found = ["report"] if self.hopeless(learner, learner.plan) else []
-            if self.entered[learner.plan.generation] >= set(learner.plan.names) and self.has_source(learner):
+            all_here = self.entered[learner.plan.generation] >= set(learner.plan.names)
+            if all_here and self.has_source(learner) and not self.is_cut(learner.plan):
                 found.append("form")
             return found
         assert member.plan
@@ -125,7 +127,7 @@ class Network(RuleBasedStateMachine):
         if learner.name not in self.contributed[key]:
             return ["report"] if member.is_broken() else ["contribute"]
         found = ["report"] if self.hopeless(learner, member.plan) else []
-        if set(self.contributed[key]) == set(member.plan.names):
+        if set(self.contributed[key]) == set(member.plan.names) and not self.is_cut(member.plan):
             found.append("complete")
         return found
 
@@ -135,9 +137,23 @@ class Network(RuleBasedStateMachine):
     def hopeless(self, learner: Learner, plan: Generation) -> bool:
         """Whether a learner may notice that this generation is broken."""
         others = [self.learners[name] for name in plan.names if name != learner.name]
-        return learner.member.is_broken() or any(
-            each.stopped or each.ended or each.member.broken >= plan.generation for each in others
+        return (
+            learner.member.is_broken()
+            or self.is_cut(plan)
+            or any(each.stopped or each.ended or each.member.broken >= plan.generation for each in others)
         )
+
+    def is_cut(self, plan: Generation) -> bool:
+        return any(pair <= set(plan.names) for pair in self.cut)
+
+    def not_met(self, learner: Learner) -> list[str]:
+        """Return whom a learner misses in the generation that it forms: rank 0 tells who is there."""
+        if learner.plan is None:
+            return []
+        leader = learner.plan.leader
+        if frozenset((learner.name, leader)) in self.cut:
+            return [leader]
+        return [name for name in learner.plan.names if frozenset((name, leader)) in self.cut]
 
     def has_source(self, learner: Learner) -> bool:
         plan = learner.plan
@@ -153,7 +169,7 @@ class Network(RuleBasedStateMachine):
         elif action == "report":
             learner.phase = "recovering"
             if not member.finished:
-                self.say(learner, member.report(0.0))
+                self.say(learner, member.report(0.0, self.not_met(learner)))
         elif action == "enter":
             learner.plan = member.target or member.offered()
             self.enter(learner)
@@ -277,6 +293,15 @@ class Network(RuleBasedStateMachine):
         elif not learner.stopped:
             self.connect(learner.name)
 
+    @precondition(lambda self: len(self.learners) > 1)
+    @rule(data=st.data())
+    def cut_or_mend(self, data: Any) -> None:
+        """Two learners do not reach each other any more, though both reach the coordinator."""
+        pair = frozenset(
+            data.draw(st.lists(st.sampled_from(sorted(self.learners)), min_size=2, max_size=2, unique=True))
+        )
+        self.cut ^= {pair}
+
     @precondition(lambda self: self.living())
     @rule(data=st.data())
     def suspect(self, data: Any) -> None:
@@ -353,7 +378,8 @@ class Network(RuleBasedStateMachine):
         assert all(len(history) == STEPS for history in ends)
 
     def teardown(self) -> None:
-        """Once nothing breaks any more, the training ends, if the state is left anywhere."""
+        """Once nothing breaks any more, the training ends, if the state is left anywhere; also if some learners never
+        reach each other."""
         for learner in self.learners.values():
             learner.stopped = False
         holders = [

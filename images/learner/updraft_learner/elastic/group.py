@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from updraft_learner.elastic.membership import Generation
 
 SLICE = timedelta(milliseconds=20)
 POLL_SECONDS = 0.002
+TELL_SECONDS = 0.2  # for a learner that gives up to find out whom it has not met
 Value = TypeVar("Value")
 
 _parked: list[tuple[Any, list[Any], list[torch.Tensor]]] = []
@@ -32,11 +33,12 @@ class Broken(Exception):
 
     Attributes:
         waited: For how many seconds this learner had waited for the others.
+        missing: Ranks that this learner has not met, while a generation formed.
     """
 
-    def __init__(self, reason: str, waited: float) -> None:
+    def __init__(self, reason: str, waited: float, missing: Sequence[int] = ()) -> None:
         super().__init__(reason)
-        self.waited = waited
+        self.waited, self.missing = waited, tuple(missing)
 
 
 def serve_store(host: str) -> Any:
@@ -190,16 +192,27 @@ def wait_for_switch(plan: Generation, give_up: Callable[[], bool]) -> bool:
         return False
 
 
+class _NotMet(RuntimeError):
+    """These ranks did not come."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__("not every learner came")
+        self.ranks = tuple(ranks)
+
+
 def _meet(plan: Generation, rank: int, own_store: Any, broken: Callable[[], bool], seconds: float) -> Any:
     deadline = time.monotonic() + seconds
-    base = own_store if own_store is not None else _client(plan, seconds)
+    try:
+        base = own_store if own_store is not None else _client(plan, seconds)
+    except RuntimeError as exc:
+        raise _NotMet((0,)) from exc
     store = dist.PrefixStore(_prefix(plan), base)
     store.set(f"here/{rank}", "1")
     # gloo itself waits for a missing rank until its time is over, so nobody begins before all are there.
     everybody = [f"here/{each}" for each in range(len(plan.members))]
     while not store.check(everybody):
         if broken() or time.monotonic() > deadline:
-            raise RuntimeError("not every learner came")
+            raise _NotMet([number for number, key in enumerate(everybody) if not store.check([key])])
         time.sleep(POLL_SECONDS)
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=seconds)
@@ -236,8 +249,9 @@ def _in_thread(act: Callable[[], Value], give_up: Callable[[], bool], seconds: f
     began = time.monotonic()
     threading.Thread(target=run, name="updraft-elastic-meet", daemon=True).start()
     while not done.wait(SLICE.total_seconds()):
-        if give_up() or time.monotonic() - began > seconds:
+        if (give_up() or time.monotonic() - began > seconds) and not done.wait(TELL_SECONDS):
             raise Broken("not every learner came", time.monotonic() - began)
     if failed:
-        raise Broken(str(failed[0]), time.monotonic() - began) from failed[0]
+        missing = failed[0].ranks if isinstance(failed[0], _NotMet) else ()
+        raise Broken(str(failed[0]), time.monotonic() - began, missing) from failed[0]
     return found[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from updraft_learner.elastic.membership import NO_STATE, Generation, Message, Peer
 
 
@@ -112,11 +114,12 @@ class MemberState:
         self._offers = {number: each for number, each in self._offers.items() if number > plan.generation}
         return {"type": "formed", "plan": plan.as_json(), "step": step}
 
-    def report(self, waited: float) -> Message:
+    def report(self, waited: float, missing: Sequence[str] = ()) -> Message:
         """Give up this generation, or the one that is being formed. Nothing may be committed in it from now on.
 
         Args:
             waited: For how many seconds this learner waited for the others before it gave up.
+            missing: Names of those that this learner has not met, if that was the reason.
         """
         generation = self.broken = max(self._trying, self.generation, self.broken)
         self._reported = {
@@ -125,5 +128,6 @@ class MemberState:
             "plan": self.plan.as_json() if self.plan else None,
             "step": self.step,
             "waited": waited,
+            "missing": list(missing),
         }
         return self._reported

@@ -10,6 +10,7 @@ generation to the next:
 - *A round* (a learner is lost). Each survivor stops what it is in the middle of and reports its newest step. When all
   who can have reported, or the time is over, those who reported are the next generation; those with the newest step
   hold the state, and the others copy it. Who did not report is out for good, whatever it does later.
+  So is one learner if all report again and again that a generation did not form: some of them do not reach each other.
 
 `docs/design/0040-stop-free-resizing.md` has the invariants. `member_state` is the learner's side.
 """
@@ -17,6 +18,7 @@ generation to the next:
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 NO_STATE = -1  # the step of a learner that has no state of this training yet
 
 MOST_KEPT = 100  # pauses, and excluded learners
+MOST_UNFORMED = 2  # rounds in a row with everybody in them, after a generation that did not form
 
 Message = dict[str, Any]
 Sent = list[tuple[str, Message]]
@@ -89,6 +92,7 @@ class Offer:
 class Round:
     deadline: float
     steps: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # whom who reported has not met
 
 
 class MembershipCoordinator:
@@ -124,6 +128,7 @@ class MembershipCoordinator:
         self.excluded: list[str] = list(saved.get("excluded", ()))  # newest last
         self.pauses: dict[int, float] = {}  # the longest that a learner stood still for a generation, in seconds
         self._wanted: frozenset[int] | None = None
+        self._unformed = 0  # rounds in a row in which everybody reported that a generation did not form
         self.round: Round | None = None
         self.waiting: dict[str, Peer] = {}
         self.leaving: set[str] = set()
@@ -276,6 +281,7 @@ class MembershipCoordinator:
             self.offer = None
         self.highest = max(self.highest, plan.generation)
         self.formed = self.begun = True
+        self._unformed = 0
         for name in plan.names:
             self.waiting.pop(name, None)
         return sent
@@ -332,6 +338,7 @@ class MembershipCoordinator:
             broken = {"type": "broken", "generation": self.highest}
             sent = [(each.name, broken) for each in self._eligible() if each.name in self._connected]
         self.round.steps[name] = int(message["step"])
+        self.round.missing[name] = tuple(map(str, message.get("missing", ())))
         return sent + self._settle(now)
 
     def _settle(self, now: float) -> Sent:
@@ -344,12 +351,14 @@ class MembershipCoordinator:
             return []
         if self.offer and not any(name in steps for name in self.offer.plan.names):
             return []  # only leavers reported: the others may have switched, and go on without them
-        survivors = tuple(each for each in eligible if each.name in steps)
-        newest = max(steps.values())
+        out = {each.name for each in eligible if each.name not in steps}
+        if not out and (cut_off := self._cut_off(self.round)) is not None:
+            out = {cut_off}
+        survivors = tuple(each for each in eligible if each.name not in out)
+        newest = max(steps[each.name] for each in survivors)
         holders = tuple(each.name for each in survivors if steps[each.name] == newest)
-        out = [each.name for each in eligible if each.name not in steps]
-        self.excluded = [*self.excluded, *out][-MOST_KEPT:]
-        excluded = [each.name for each in eligible if each.name not in steps and each.name in self._connected]
+        self.excluded = [*self.excluded, *(each.name for each in eligible if each.name in out)][-MOST_KEPT:]
+        excluded = [each.name for each in eligible if each.name in out & self._connected]
         self.round = self.offer = None
         for each in eligible:  # newcomers that are in it, or are out
             self.waiting.pop(each.name, None)
@@ -362,6 +371,25 @@ class MembershipCoordinator:
         self.leaving &= {each.name for each in survivors}
         sent = self._decree(survivors, holders)
         return sent + [(name, self._fenced()) for name in excluded]
+
+    def _cut_off(self, ended: Round) -> str | None:
+        """Return who is left out of the next generation though everybody has reported, because this one did not form.
+
+        A learner that has no state yet is left out at once: nothing is lost with it. Otherwise generations are tried
+        again first. Of several, it is who was missed by most. Somebody with the newest step stays.
+        """
+        if self.formed and not (self.offer and self.offer.decided):
+            return None
+        self._unformed += 1
+        newest = max(ended.steps.values())
+        names = [each.name for each in self._eligible()]
+        newcomers = [name for name in names if ended.steps[name] == NO_STATE < newest]
+        holders = [name for name in names if ended.steps[name] == newest]
+        found = newcomers or [name for name in names if holders != [name]]
+        if len(names) < 2 or not found or (not newcomers and self._unformed < MOST_UNFORMED):
+            return None
+        votes = Counter(name for missing in ended.missing.values() for name in missing)
+        return max(reversed(found), key=lambda name: votes[name])
 
     def _decree(self, members: tuple[Peer, ...], holders: tuple[str, ...]) -> Sent:
         """Make a generation of learners that all wait for it."""

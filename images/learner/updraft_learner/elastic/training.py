@@ -222,6 +222,7 @@ class Training:
         self._exits = False  # whether the process ends when this learner is not needed any more
         self._next: Generation | None = None  # to switch to before the next step
         self._waited: float | None = None  # the generation is given up, after so many seconds
+        self._missing: tuple[str, ...] = ()  # of a generation that did not form: whom this learner has not met
 
     @property
     def epoch(self) -> int:
@@ -574,8 +575,8 @@ class Training:
         self._next = None
         with self._linked().locked() as member:
             if not member.finished:
-                self._linked().send(member.report(self._waited or 0.0))
-        self._waited = None
+                self._linked().send(member.report(self._waited or 0.0, self._missing))
+        self._waited, self._missing = None, ()
         self._linked().wait(lambda member: member.fenced or member.target or member.left or member.finished or None)
         with self._linked().locked() as member:
             plan, left = member.target, member.left
@@ -597,7 +598,7 @@ class Training:
             self._group = group
             copied = self._copy_state(plan, group, me)
         except Broken as exc:
-            self._waited = exc.waited
+            self._waited, self._missing = exc.waited, tuple(plan.names[rank] for rank in exc.missing)
             return
         self._samples.regroup(group.rank, group.size)
         self._exchange = exchange.GradientExchange(
