@@ -1,4 +1,4 @@
-"""A network namespace: processes in it have a network of their own, as on another node; packets can be dropped there."""
+"""A network namespace: processes in it have a network of their own, as on another node, and packets can be dropped."""
 
 from __future__ import annotations
 
