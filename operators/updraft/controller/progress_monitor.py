@@ -120,7 +120,7 @@ class ProgressMonitor:
         from updraft.allocation.scalability import Report
 
         members = self._members
-        found = [(status.t, steps) for status in statuses if "last" in (steps := steps_of(status))]
+        found = [(status.t, made) for status in statuses if "last" in (made := steps_of(status))]
         if not found or members is None:
             return
         now = found[0][0], found[0][1]["last"]
