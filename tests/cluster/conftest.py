@@ -16,6 +16,7 @@ import pytest
 import yaml
 from account_helpers import Account
 from cluster_helpers import Pods, pods_apart
+from containers import recipes
 from kubecluster.layout import find_layout
 from kubecluster.running import Cluster, Say
 from kubecluster.target import Target, named_target, own_target, why_not
@@ -118,6 +119,15 @@ def own_platform(target: Target, platform: Platform) -> OwnPlatform:
     if not isinstance(platform, OwnPlatform):
         pytest.skip(NOT_OURS)
     return platform
+
+
+@pytest.fixture(scope="session")
+def pytorch_image(own_cluster: Cluster) -> None:
+    if recipes.PYTORCH not in platform_images.wanted():
+        pytest.skip(
+            "SKIPPED PYTORCH'S JOBS ON A REAL CLUSTER: set UPDRAFT_TEST_PYTORCH_IMAGE=1 to build its image (6 GB) "
+            "and to keep it on two nodes (40 GB of disk in all)"
+        )
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import platform_images
 import pytest
 import yaml
-from containers import recipes
 from kubecluster.machines import NODES
-from kubecluster.running import Cluster
 from platform_helpers import Platform, cpus_apart
 from system_helpers import REPOSITORY
 
@@ -21,16 +18,7 @@ EXAMPLES = (*SHORT, "ffdl-digits")
 
 
 @pytest.fixture(scope="module")
-def asked_for(own_cluster: Cluster) -> None:
-    if recipes.PYTORCH not in platform_images.wanted():
-        pytest.skip(
-            "SKIPPED PYTORCH'S EXAMPLES ON A REAL CLUSTER: set UPDRAFT_TEST_PYTORCH_IMAGE=1 to build its image (6 GB) "
-            "and to keep it on two nodes (40 GB of disk in all)"
-        )
-
-
-@pytest.fixture(scope="module")
-def jobs(asked_for: None, platform: Platform) -> dict[str, str]:
+def jobs(pytorch_image: None, platform: Platform) -> dict[str, str]:
     """All at once: they wait in the queue for two nodes."""
     return {name: platform.submit(manifest(platform, name), base=JOBS / name) for name in EXAMPLES}
 
