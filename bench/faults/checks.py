@@ -64,6 +64,11 @@ class Judge:
         """Return what time may still cure after the end of the job."""
         return [*self._disagreements(), *self._orphans(), *self._points_missing()] if self.facts.ended else []
 
+    @property
+    def _has_members(self) -> bool:
+        """Return whether learners join and leave while the others train."""
+        return self.shape.program == "members"
+
     # ----------------------------------------------------------------------------------------------------------
     def _say(self, kind: str, text: str) -> Violation:
         return Violation(kind, self.facts.id, text)
@@ -170,7 +175,8 @@ class Judge:
         found = []
         for key, steps in facts.points.items():
             more = sorted(step for step, count in Counter(steps).items() if count > 1)
-            if more:
+            # A step that its leader alone had applied is made again by the others.
+            if len(more) > (len(facts.sessions) if self._has_members else 0):
                 found.append(f"MLflow has {len(more)} steps of {key} more than once, the first is {more[0]}")
         for part, following in pairwise((facts.result or {}).get("lineage") or ()):
             if following[0] <= part[0] or following[1] != part[2]:
@@ -197,7 +203,12 @@ class Judge:
     def _points_missing(self) -> list[Violation]:
         if self.rule.tail_may_be_lost or "chain" not in self.facts.points:
             return []
-        made = {step for session in self.facts.sessions if session.learner == 1 for _, step in session.steps}
+        made = {
+            step
+            for session in self.facts.sessions
+            if session.learner == 1 or self._has_members
+            for _, step in session.steps
+        }
         missing = sorted(made - set(self.facts.points["chain"]))
         if not missing:
             return []
@@ -224,6 +235,8 @@ class Judge:
 
     def _needless(self) -> list[Violation]:
         trains = [a for a in self.facts.attempts if a.role == "train" and not self._found_no_store(a)]
+        if self.rule.one_attempt and self._has_members and len(trains) > 1:
+            return [self._say("needless", f"all its learners were started again: {trains[0].reason}")]
         forgiven = 2 if self.shape.fails == "once" and self.shape.app_attempts else 1
         if not self.rule.untouched or len(trains) <= forgiven:
             return []

@@ -136,7 +136,7 @@ def collect(lab: Lab, subject: Subject) -> JobFacts:
     folder = lab.stored(subject.id)
     found |= {
         "processes": tuple(_shown(process) for process in lab.processes(subject.id)),
-        "result": _json(folder / "results" / "learner-1" / "result.json"),
+        "result": _result(folder / "results"),
         "judged": (_json(folder / "results" / "evaluate" / "judgement.json") or {}).get("right"),
         "sessions": tuple(witness.read(lab.witness / subject.id)),
         "logs": tuple(_logs(folder)),
@@ -257,6 +257,12 @@ def _logs(folder: Path) -> list[LogFacts]:
             )
         )
     return found
+
+
+def _result(folder: Path) -> dict[str, Any] | None:
+    """Return what learner 1 has found; if learners join and leave, whichever of them wrote it."""
+    written = sorted(folder.glob("learner-*/result.json"), key=lambda path: path.parent.name != "learner-1")
+    return _json(written[0]) if written else None
 
 
 def _shown(process: psutil.Process) -> str:

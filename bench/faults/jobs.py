@@ -19,6 +19,7 @@ STEPS = 100
 MEMORY_MIB = 192
 EXIT_ON_PURPOSE = 3
 LIFE_STEPS = 60
+MEMBERS_STEPS = 240  # long enough for a new learner to join; a multiple of the steps of an epoch
 MANY_FILES = 2000
 LIFE_NO_PROGRESS_SECONDS = 45  # longer than PyTorch takes to start on a busy machine
 BAD_DATA = 0.1  # share of the jobs of the whole life cycle whose data are refused
@@ -28,7 +29,7 @@ DATA = "s3://datasets/fault-lab/digits.csv"
 SUITE, WRONG_SUITE = "digits.suite.json", "wrong.suite.json"
 
 Fails = Literal["", "once", "always"]
-Program = Literal["chain", "cnn", "ddp", "forest", "shell"]
+Program = Literal["chain", "cnn", "ddp", "forest", "shell", "members"]
 LIVES: tuple[Program, ...] = ("cnn", "ddp", "forest", "shell")  # jobs of the whole life cycle, as users run them
 
 
@@ -51,6 +52,8 @@ RECIPES: dict[Program, Recipe] = {
     "cnn": Recipe("exec python cnn.py", _PYTHON_JUDGE, 1280, 0.5, _PYTORCH, exports=True),
     "ddp": Recipe("exec python cnn.py", _PYTHON_JUDGE, 1280, 0.5, _PYTORCH, exports=True),
     "forest": Recipe("exec python linear.py", _PYTHON_JUDGE, 1024, 0.5, {"framework": {"name": "sklearn"}}),
+    # Learners join and leave while the others train.
+    "members": Recipe("exec python members.py", _PYTHON_JUDGE, 768, 0.4, _PYTORCH),
     "shell": Recipe("exec sh count.sh", "exec sh count.sh judge", 256, 0.2, {"framework": {"name": "shell"}}),
 }
 
@@ -183,6 +186,9 @@ def manifest(shape: Shape, job_id: str, witness: Path, code: Path = PROGRAM) -> 
         if shape.new_data:
             suite["expectations"].append(own_expectation(job_id))
         made["data"] = [{"source": DATA, "as": "training", "expectations": suite}]
+    if shape.program == "members":
+        del made["resources"]["learners"]
+        made["elastic"] = {"min_learners": 1, "max_learners": 3, "resize": "in_place"}
     if shape.evaluate:
         made["evaluate"] = {"command": recipe.judge}
     if shape.registers:

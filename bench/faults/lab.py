@@ -40,7 +40,7 @@ BUCKET = "updraft"
 CPUS, MEMORY_MIB = 4, 12288  # of five jobs some wait in the queue, and not for most of the run
 REQUEST_SECONDS = 30.0
 DISK_BYTES = 96 * 1024**2  # of a learner's pod
-PROGRAMS = frozenset({"chain.py", "cnn.py", "linear.py", "count.sh", "judge.py"})
+PROGRAMS = frozenset({"chain.py", "cnn.py", "linear.py", "members.py", "count.sh", "judge.py"})
 DATA = REPOSITORY / "jobs" / "data" / "digits" / "digits.csv"
 
 
@@ -181,6 +181,15 @@ class Lab:
             if environ.get("TRAINING_ID") == job_id and PROGRAMS.intersection(words)
         ]
 
+    def coordinators(self, job_id: str) -> list[psutil.Process]:
+        """Return the process that tells the learners of the job who trains together, if it runs."""
+        mark = f'"job_id": "{job_id}"'
+        return [
+            process
+            for process, environ, words in _processes()
+            if mark in environ.get(contract.CONFIG_ENV, "") and "updraft_learner.elastic.pod" in words
+        ]
+
     def sidecars(self, job_id: str) -> list[psutil.Process]:
         mark = f'"job_id": "{job_id}"'
         return [
@@ -299,7 +308,7 @@ def start(home: Home) -> None:
     done = subprocess.run(
         [*STACK, "up", "--cpus", str(CPUS), "--memory-mib", str(MEMORY_MIB)],
         # Without jobs that give room back: the faults alone have to explain why learners started again.
-        env={**environment(home), "UPDRAFT_BACKFILL": "false"},
+        env={**environment(home), "UPDRAFT_BACKFILL": "false", "UPDRAFT_ELASTIC_HANG_SECONDS": "10"},
         capture_output=True,
         text=True,
         timeout=UP_SECONDS,

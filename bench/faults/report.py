@@ -50,6 +50,8 @@ from `bench/results/faults.jsonl` and `faults_cluster.jsonl` beside it; [report.
   shell script (`shell`). Of some of them the data are wrong on purpose.
 - A fault that meets one job comes at a random step or state of it; one that meets the platform comes while five jobs
   are in different phases. Pairs of faults come at two random times of the same run.
+- Faults of members meet a training whose learners join and leave while the others train (`members`). The chain is part
+  of its state. It must end by its first attempt.
 - `COVER=n` does n runs of what was tried least: each kind of fault at each state of a job of the whole life cycle and
   while each of its tasks runs, and each fault of a learner at the same moment as each fault of the platform. For
   QUEUED another job holds all CPUs; RECOVERING and HALTED are brought about by a kill and a halt before the fault.

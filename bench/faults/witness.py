@@ -48,8 +48,8 @@ def read(folder: Path) -> list[Session]:
 
 
 def newest_step(folder: Path) -> int:
-    """Return the furthest step of learner 1, 0 before the first."""
-    return max((s.last_step or 0 for s in read(folder) if s.learner == 1), default=0)
+    """Return the furthest step of any learner, 0 before the first."""
+    return max((s.last_step or 0 for s in read(folder)), default=0)
 
 
 def parse(name: str, lines: Iterable[str]) -> Session | None:

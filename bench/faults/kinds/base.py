@@ -49,6 +49,7 @@ class Rule:
     untouched: bool = False  # no learner is started a second time
     store_away: bool = False  # so that a launch may find nothing to start a program with; it is no start of a learner
     tail_may_be_lost: bool = False  # the last lines and points of a pod that vanished with its disk
+    one_attempt: bool = False  # its learners are replaced while the others train
     airflow_may_differ: bool = False  # a person has painted it
     run_may_be_gone: bool = False
 
@@ -66,6 +67,7 @@ def merged(rules: Iterable[Rule]) -> Rule:
         also=frozenset().union(*(rule.also for rule in found)),
         untouched=all(rule.untouched for rule in found),
         store_away=any(rule.store_away for rule in found),
+        one_attempt=all(rule.one_attempt for rule in found),
         tail_may_be_lost=any(rule.tail_may_be_lost for rule in found),
         airflow_may_differ=any(rule.airflow_may_differ for rule in found),
         run_may_be_gone=any(rule.run_may_be_gone for rule in found),
@@ -180,7 +182,7 @@ class Kind:
     special: bool = False  # asks for a shape or an end of its own: at most one of them in a pair
     aims: tuple[str, ...] = AIMS  # states and tasks of the target at which it can come
     programs: tuple[Program, ...] = LIVES  # jobs of the whole life cycle that it can meet
-    side: Literal["learner", "platform", "person"] = "platform"
+    side: Literal["learner", "members", "platform", "person"] = "platform"
 
 
 class TooLateError(BenchmarkError):

@@ -301,3 +301,36 @@ def test_wrong_data_start_no_learner_and_are_called_what_they_are() -> None:
     assert told(launched, shape) == [
         ("false_verdict", "its learners were launched though its data do not meet their suite")
     ]
+
+
+MEMBERS = replace(SHAPE, program="members")
+
+
+def members(**changes: Any) -> JobFacts:
+    """A job whose learner 1 was lost after step 3, which it alone had applied; the others made that step again."""
+    sessions = (session(1, (1, 2, 3), exit_code=None), session(1, (1, 2, 3, 4), learner=2, pid=102))
+    only = (AttemptFacts("train", 1, 10.0, 30.0, "done", "all learners ended with 0"),)
+    result = {"steps": 4, "digest": chain("j", 4), "lineage": [[1, 0, 4]]}
+    return good(**{"attempts": only, "sessions": sessions, "result": result, "data_verdicts": (True,), **changes})
+
+
+def test_learners_that_are_replaced_need_no_other_attempt() -> None:
+    rule = Rule(one_attempt=True)
+    one = members(logs=())
+    assert told(one, MEMBERS, rule) == []
+    again = replace(one, attempts=(*one.attempts, AttemptFacts("train", 2, 31.0, 39.0, "done", "done")))
+    assert [kind for kind, _ in told(again, MEMBERS, rule)] == ["needless"]
+    assert told(again, MEMBERS, merged([rule, ANY])) == []
+
+
+def test_a_step_that_was_undone_with_its_learner_may_be_there_twice() -> None:
+    twice = members(logs=(), points={"chain": [1, 2, 3, 3, 4], "loss": [1, 2, 3, 3, 4]})
+    assert told(twice, MEMBERS) == []
+    assert [kind for kind, _ in told(replace(twice, points={"chain": [1, 1, 2, 2, 3, 3, 4, 4]}), MEMBERS)] == [
+        "doubled"
+    ]
+
+
+def test_the_steps_of_all_members_must_be_recorded() -> None:
+    lacks = members(logs=(), points={"chain": [1, 2, 3], "loss": [1, 2, 3]})
+    assert told(lacks, MEMBERS)[0][0] == "torn"
