@@ -95,8 +95,8 @@ def last_words(client: Client, job: JobDetail) -> list[str]:
     if job.state != "FAILED":
         return []
     role = job.loss.role if job.loss is not None else TRAIN_ROLE
-    failed = (item.learner for item in job.learners if item.role == role and item.phase == "failed")
-    number = next(failed, 1)
+    known = [item for item in job.learners if item.role == role]
+    number = next((item.learner for item in known if item.phase == "failed"), known[0].learner if known else 1)
     try:
         lines = client.last_lines(job.id, LAST_LINES, learner=number, role=role)
     except UpdraftError:

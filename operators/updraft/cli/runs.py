@@ -153,7 +153,9 @@ def print_sizes(sizes: Sequence[JobSize]) -> None:
 def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    learner: Annotated[int, typer.Option("--learner", "-l", min=1, help="Which learner, from 1.")] = 1,
+    learner: Annotated[
+        int | None, typer.Option("--learner", "-l", min=1, help="Which learner, from 1; default: the first.")
+    ] = None,
     role: Annotated[
         str, typer.Option("--role", help="prepare, build, train, evaluate, export, champion-N or compare-N.")
     ] = TRAIN_ROLE,
@@ -191,7 +193,7 @@ def logs(
                 sys.stdout.flush()
 
 
-def _attempt_to_read(client: Client, job: str, role: str, learner: int, follow: bool) -> tuple[int | None, str]:
+def _attempt_to_read(client: Client, job: str, role: str, learner: int | None, follow: bool) -> tuple[int | None, str]:
     """Choose the attempt whose log is shown if none is named; return its number, and a sentence about the others.
 
     It is the newest attempt with lines. None: the newest attempt, whatever it has; a followed log begins with it and

@@ -406,7 +406,7 @@ class Client:
         self,
         job_id: str,
         *,
-        learner: int = 1,
+        learner: int | None = None,
         role: str = TRAIN_ROLE,
         attempt: int | None = None,
         after: int = 0,
@@ -417,7 +417,7 @@ class Client:
         """Yield lines of one learner's log, oldest first.
 
         Args:
-            learner: which learner, from 1.
+            learner: which learner, from 1; without it, the first one that belongs to the job.
             role: prepare, build, train, evaluate, export, champion-N or compare-N.
             attempt: which attempt; without it, the latest.
             after: number of the line after which to begin; 0 begins with the first line.
@@ -438,7 +438,7 @@ class Client:
                     raise
                 self._sleep(poll_seconds)
                 continue
-            current, after = page.attempt, page.after
+            current, after, learner = page.attempt, page.after, page.learner
             yield from page.lines[:left]
             left = None if left is None else left - len(page.lines)
             if page.lines:
@@ -452,7 +452,7 @@ class Client:
                 self._sleep(poll_seconds)
 
     def last_lines(
-        self, job_id: str, count: int, *, learner: int = 1, role: str = TRAIN_ROLE, attempt: int | None = None
+        self, job_id: str, count: int, *, learner: int | None = None, role: str = TRAIN_ROLE, attempt: int | None = None
     ) -> tuple[LogLine, ...]:
         """Return the last `count` lines of one learner's log, oldest first.
 

@@ -246,6 +246,17 @@ def put_log(platform: Platform, attempt: int, lines: dict[int, str]) -> None:
     book.append([{"n": n, "t": "2026-01-01T00:00:00Z", "line": line} for n, line in lines.items()])
 
 
+def test_without_a_number_the_first_learner_that_belongs_is_read(platform: Platform) -> None:
+    number = train(platform)
+    attempts = platform.ledger.attempts
+    first = attempts.current("digits-1", "train")
+    assert first is not None
+    assert platform.client().get(f"{API}/jobs/digits-1/logs").json()["learner"] == 1
+    attempts.change_members("digits-1", "train", number, first.membership.resized(2, [1]))
+    assert platform.client().get(f"{API}/jobs/digits-1/logs").json()["learner"] == 2
+    assert platform.client().get(f"{API}/jobs/digits-1/logs?learner=1").json()["learner"] == 1
+
+
 def test_logs_come_in_pages_and_each_line_once(platform: Platform) -> None:
     number = train(platform)
     put_log(platform, number, {1: "a", 2: "b"})

@@ -59,7 +59,9 @@ def list_transitions(reader: ReaderDep, job_id: str) -> TransitionList:
 def read_logs(
     reader: ReaderDep,
     job_id: str,
-    learner: Annotated[int, Query(ge=1, description="Which learner, from 1")] = 1,
+    learner: Annotated[
+        int | None, Query(ge=1, description="Which learner, from 1; default: the first that belongs")
+    ] = None,
     role: Annotated[
         str, Query(description="prepare, build, train, evaluate, export, champion-N or compare-N")
     ] = TRAIN_ROLE,
@@ -70,6 +72,7 @@ def read_logs(
 ) -> LogPage:
     job = reader.job(job_id)
     chosen, latest = reader.attempt(job, role, attempt)
+    learner = learner or chosen.membership.learners[0]  # learner 1 may have left
     if learner > (count := len(chosen.membership.ever)):  # learners are numbered from 1 without gaps
         raise NotFoundError(f"job {job_id} has no learner {learner} in {role}; it has {count}")
     parts = reader.parts

@@ -204,7 +204,8 @@ def _role_to_show(job: Job, attempts: Sequence[Attempt]) -> str:
 
 
 def _end_of_attempt(reader: JobReader, job: Job, attempt: Attempt, latest: int) -> LogPage:
-    learner = next((number for number, code in attempt.evidence.exit_codes.items() if code), 1)
+    first = attempt.membership.learners[0]
+    learner = next((number for number, code in attempt.evidence.exit_codes.items() if code), first)
     store = reader.parts.store
     lines = reader.parts.deadline.call(
         "storage", lambda: store.log_end(job.tenant, job.id, attempt.role, attempt.number, learner, SHOWN_LINES)
