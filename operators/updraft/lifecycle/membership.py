@@ -113,16 +113,6 @@ class Membership:
         kept = tuple(replace(m, until=number) if m.learner in leaving else m for m in self.members)
         return Membership(number, desired, (*kept, *joining))
 
-    def without(self, leaving: Sequence[int], desired: int | None = None) -> Membership:
-        """Return the next generation without these learners. Raises ValueError if one does not belong."""
-        if strangers := set(leaving) - set(self.learners):
-            raise ValueError(f"learners {sorted(strangers)} do not belong to generation {self.generation}")
-        if not leaving:
-            return self
-        number = self.generation + 1
-        members = tuple(replace(m, until=number) if m.learner in leaving else m for m in self.members)
-        return Membership(number, self.desired if desired is None else desired, members)
-
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
         members = [[member.learner, member.since, member.until] for member in self.members]

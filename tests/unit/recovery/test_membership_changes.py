@@ -46,7 +46,7 @@ class Changes(RuleBasedStateMachine):
     @precondition(lambda self: self.members.size > 1)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        self.members = self.members.without([data.draw(st.sampled_from(self.members.learners))])
+        self.members = self.members.resized(self.members.size - 1, [data.draw(st.sampled_from(self.members.learners))])
 
     @precondition(lambda self: set(self.members.learners) - self.made)
     @rule(data=st.data())

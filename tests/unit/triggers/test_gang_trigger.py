@@ -285,7 +285,7 @@ class TestGang:
 
         observed = observation(watch)
         watch.at_look = {
-            5: lambda: change(ledger, lambda members: members.without([2])),
+            5: lambda: change(ledger, lambda members: members.resized(members.size - 1, [2])),
             60: lambda: ends(1, "p-2"),
             120: lambda: watch.cluster.pods.pop("p-2") and None,
             180: lambda: ends(0, "p-1", "p-3"),
