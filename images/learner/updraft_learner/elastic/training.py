@@ -30,6 +30,7 @@ from updraft_learner.elastic.optimizer_shards import OptimizerShards
 from updraft_learner.elastic.prefetcher import Prefetcher, seed_all
 from updraft_learner.elastic.sample_order import SampleOrder
 from updraft_learner.elastic.samples import SampleSource
+from updraft_learner.elastic.saving import Saving
 from updraft_learner.elastic.shard_order import ShardOrder
 from updraft_learner.elastic.shard_reader import ShardReader, Shards
 from updraft_learner.elastic.state_transfer import copy_state
@@ -39,7 +40,6 @@ from updraft_learner.elastic.step_reports import StepReports
 HANG_SECONDS = 60.0
 RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
 SAY_SECONDS = 15.0  # after which a learner says that it waits for the others
-LEAVE_SECONDS = 5.0  # after which a learner that was told to leave ends, though the others did not let it go
 MOST_LANES = 16  # by default
 FAREWELL_SECONDS = 5.0  # how long a learner that leaves waits until the others have formed their generation
 
@@ -217,8 +217,7 @@ class Training:
         self._work = 0.0  # that this learner has done for this step
         self._reports = StepReports()
         self._drawn = self._started = False
-        self._checkpoints: Checkpointer | None = None
-        self._told_to_go: float | None = None  # when this learner alone was asked to leave
+        self._saving: Saving | None = None
         self._exits = False  # whether the process ends when this learner is not needed any more
         self._next: Generation | None = None  # to switch to before the next step
         self._waited: float | None = None  # the generation is given up, after so many seconds
@@ -330,7 +329,9 @@ class Training:
                     self._switch(self._next)
                 elif self._samples.finished(self._cursor):
                     self._finish()
-                elif self._checkpoints is not None and not self._may_go_on(self._checkpoints):
+                elif self._saving is not None and not self._saving.may_go_on(
+                    self.rank, self.learners, self.steps, self.state_dict, self.leave
+                ):
                     runtime.preempted_exit()
                 else:
                     yield from self._one_step()
@@ -380,30 +381,9 @@ class Training:
             return not self._parts and self._commit()
 
     def _save_to(self, checkpoints: Checkpointer) -> None:
-        checkpoints.saves = True  # rank 0 may be any of the learners
-        self._checkpoints = checkpoints
-        runtime.install_signal_handler()
-        if (restored := checkpoints.restore()) is not None:
-            self.load_state_dict(restored[0])
-
-    def _may_go_on(self, checkpoints: Checkpointer) -> bool:
-        """Save if it is time to. Return False once the program has to end, and what it has is saved."""
-        leads = self.rank == 0
-        if runtime.stop_asked_of_all():
-            if leads:
-                checkpoints.save(self.state_dict(), self.steps, block=True)
-            return not leads  # the others train until rank 0 has saved, and end when they lose it
-        if runtime.stop_pending():  # of this process: the others go on without it, if there are any
-            if self._told_to_go is None:
-                self._told_to_go = time.monotonic()
-                self.leave()
-            if self.learners == 1 or time.monotonic() - self._told_to_go > LEAVE_SECONDS:
-                if leads:
-                    checkpoints.save(self.state_dict(), self.steps, block=True)
-                return False
-        if leads and checkpoints.due():
-            checkpoints.save(self.state_dict(), self.steps)
-        return True
+        self._saving = Saving(checkpoints)
+        if (state := self._saving.restored()) is not None:
+            self.load_state_dict(state)
 
     def _one_step(self) -> Iterator[Any]:
         self._parts = self._samples.parts(self._cursor)
@@ -569,7 +549,7 @@ class Training:
     def _recover(self) -> None:
         """Report the newest step, wait for the next generation, and form it."""
         began = time.monotonic()
-        if self._checkpoints is not None and runtime.stop_asked_of_all():
+        if self._saving is not None and runtime.stop_asked_of_all():
             runtime.preempted_exit()  # rank 0 has saved
         self._drop_group()
         self._next = None
@@ -654,8 +634,8 @@ class Training:
             self._check_fence(member)
         self._linked().send({"type": "done"})
         self.outcome = "finished"
-        if self._checkpoints is not None and self.rank == 0:
-            self._checkpoints.save(self.state_dict(), self.steps, block=True)
+        if self._saving is not None and self.rank == 0:
+            self._saving.save(self.state_dict(), self.steps)
 
     def _check_fence(self, member: MemberState) -> None:
         """Raise LearnerFenced if the others went on without this learner. On the platform the program ends: another
