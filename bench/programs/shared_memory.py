@@ -155,7 +155,7 @@ def _serve_tcp(listening: socket.socket, case: dict[str, Any]) -> None:
             _receive(peer, given)
             total += given
         total /= len(peers)
-        optimizer.update(weights, (velocity,), total, step + 1)
+        optimizer.update(weights, (velocity,), total, total, step + 1, 2)
         for peer in peers:
             peer.sendall(weights.data)
 

@@ -5,6 +5,7 @@ A crash leaves a word as it was or as it becomes, and of an array any part chang
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 
@@ -14,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-pytest.importorskip("torch", reason="needs the PyTorch learner environment")
+pytest.importorskip("numba", reason="needs the PyTorch learner environment")
 
 from updraft_learner.shared.memory import Array, Segment, SharedLayout
 from updraft_learner.shared.optimizers import SGD, Adam
@@ -24,6 +25,23 @@ from updraft_learner.shared.server import RangeServer
 pytestmark = [pytest.mark.torch, pytest.mark.turn(2), pytest.mark.timeout(600)]
 Optimizer = SGD | Adam
 OPTIMIZERS: tuple[Optimizer, ...] = (SGD(lr=1.0), SGD(lr=0.5, momentum=0.9, weight_decay=0.01), Adam(lr=0.1))
+
+
+def apply(optimizer: Optimizer, weights: Array, moments: tuple[Array, ...], gradient: Array, step: int) -> None:
+    """Do an update in NumPy, in the order in which `kernels` does it."""
+    real = np.float32
+    gradient = gradient + real(optimizer.weight_decay) * weights
+    if isinstance(optimizer, SGD):
+        if moments:
+            moments[0][:] = real(optimizer.momentum) * moments[0] + gradient
+        weights -= real(optimizer.lr) * (moments[0] if moments else gradient)
+        return
+    mean, square = moments
+    keep_mean, keep_square = optimizer.betas
+    mean[:] = real(keep_mean) * mean + real(1 - keep_mean) * gradient
+    square[:] = real(keep_square) * square + real(1 - keep_square) * gradient * gradient
+    root = real(1 / math.sqrt(1 - keep_square**step))
+    weights -= real(optimizer.lr / (1 - keep_mean**step)) * mean / (np.sqrt(square) * root + real(optimizer.eps))
 
 
 class Crash(Exception):
@@ -186,12 +204,7 @@ class SharedMemoryMachine(RuleBasedStateMachine):
                 total = given[0].copy()
                 for each in given[1:]:
                     total += each
-                if len(given) > 1:
-                    total /= len(given)
-                for chunk in chunks:  # the last bits of PyTorch's update depend on how many elements it is given
-                    mine = slice(chunk.start - part.start, chunk.stop - part.start)
-                    state = (weights[mine], tuple(each[mine] for each in moments))
-                    self.optimizer.update(*state, total[mine], step)
+                apply(self.optimizer, weights, moments, total * np.float32(1 / len(given)), step)
         assert self.memory.load(self.layout.updates(range_)) == step
         for mine, theirs in zip((self.memory.weights, *self.memory.moments), (weights, *moments), strict=True):
             assert mine[part].tobytes() == theirs.tobytes()

@@ -1,6 +1,6 @@
-"""The optimizers of the server: PyTorch's fused ones, in place on NumPy arrays. `train` takes one of them.
+"""The optimizers of the server, as PyTorch has them. `train` takes one of them. `kernels` does the arithmetic.
 
-An update is elementwise, so it is the same whether it is done on the whole model or chunk by chunk.
+An update is elementwise, so it has the same bits whether it is done on the whole model or chunk by chunk.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from updraft_learner.shared.errors import InvalidSetting
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
     Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -46,31 +44,26 @@ class SGD:
     def moments(self) -> int:
         return 1 if self.momentum else 0
 
-    def update(self, weights: Array, moments: Sequence[Array], gradient: Array, step: int, divisor: int = 1) -> None:
+    def update(
+        self, weights: Array, moments: Sequence[Array], first: Array, second: Array, step: int, divisor: int
+    ) -> None:
         """Change weights and moments in place, in one pass over them. All arrays are of the same length.
 
         Args:
             weights: What is trained.
             moments: As many arrays as `moments` says.
-            gradient: It is divided by `divisor`, and overwritten if that is not 1.
+            first: The gradient is the sum of this and of `second`, divided by `divisor`.
+            second: For a single gradient, the same array as `first`.
             step: The number of this update, from 1.
-            divisor: How many gradients `gradient` is the sum of.
+            divisor: How many gradients are in that sum; 2 for a single one that is given twice.
         """
-        import torch
+        from updraft_learner.shared import kernels
 
-        given = [[torch.from_numpy(each)] for each in (weights, gradient, *moments)]
-        torch._fused_sgd_(
-            *given,
-            *(() if moments else ([],)),
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-            grad_scale=_scale(divisor),
-        )
+        scalars = 1 / divisor, self.lr, self.weight_decay
+        if moments:
+            kernels.descend_with_momentum(weights, *moments, first, second, *scalars, self.momentum)
+        else:
+            kernels.descend(weights, first, second, *scalars)
 
 
 @dataclass(frozen=True)
@@ -103,31 +96,16 @@ class Adam:
     def moments(self) -> int:
         return 2
 
-    def update(self, weights: Array, moments: Sequence[Array], gradient: Array, step: int, divisor: int = 1) -> None:
+    def update(
+        self, weights: Array, moments: Sequence[Array], first: Array, second: Array, step: int, divisor: int
+    ) -> None:
         """Change weights and moments in place, as `SGD.update` does."""
-        import torch
+        from updraft_learner.shared import kernels
 
-        given = [[torch.from_numpy(each)] for each in (weights, gradient, *moments)]
-        torch._fused_adam_(
-            *given,
-            [],
-            [torch.tensor(float(step))],
-            lr=self.lr,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            weight_decay=self.weight_decay,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
-            grad_scale=_scale(divisor),
-        )
-
-
-@cache
-def _scale(divisor: int) -> torch.Tensor | None:
-    import torch
-
-    return None if divisor == 1 else torch.tensor(float(divisor))
+        keep_mean, keep_square = self.betas
+        size, root = self.lr / (1 - keep_mean**step), 1 / math.sqrt(1 - keep_square**step)
+        scalars = 1 / divisor, size, self.weight_decay, keep_mean, keep_square, 1 - keep_mean, 1 - keep_square
+        kernels.adam(weights, *moments, first, second, *scalars, root, self.eps)
 
 
 def _positive(name: str, value: float) -> None:

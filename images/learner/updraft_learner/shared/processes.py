@@ -26,6 +26,7 @@ from updraft_learner.shared.optimizers import SGD, Adam
 from updraft_learner.shared.server import RangeServer
 from updraft_learner.shared.waiting import wait_until
 
+KERNELS = "updraft_learner.shared.kernels"  # compiled once, before servers are forked
 MOST_TEXT = 16_000  # characters of a traceback: what a pipe holds, since nobody reads it before the end
 Program = Callable[[SharedLearner], None]
 
@@ -56,7 +57,7 @@ class ChildProcess:
 
     def __init__(self, plan: TrainingPlan, descriptor: int, *, server: bool, number: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", __name__])
+        context.set_forkserver_preload(["torch", __name__, KERNELS])
         self.problems, theirs = context.Pipe(duplex=False)
         self.process: BaseProcess = context.Process(
             target=_main, args=(_Passed(descriptor), theirs, plan, server, number), name=name_of(server, number)

@@ -99,6 +99,7 @@ class RangeServer:
         memory, progress = self._memory, self._layout.progress(self._range)
         slots = [self._gradients[learner][item.number % SLOTS] for learner in self._contributing(item)]
         step = memory.load(self._layout.intent_update(self._range))
+        divisor = max(2, len(slots))
         done, whole = divmod(memory.load(progress), 2)
         for number in range(done, len(self._states)):
             state, undo = self._states[number], self._undo[number]
@@ -110,10 +111,10 @@ class RangeServer:
                 for target, source in zip(undo, state, strict=True):
                     memory.copy(target, source)
                 memory.store(progress, 2 * number + 1)
-            gradient = _sum([slot[number] for slot in slots], self._scratch[number])
+            first, second = _two([slot[number] for slot in slots], self._scratch[number])
 
-            def act(weights: Array, *moments: Array, gradient: Array = gradient) -> None:
-                self._optimizer.update(weights, moments, gradient, step, len(slots))
+            def act(weights: Array, *moments: Array, first: Array = first, second: Array = second) -> None:
+                self._optimizer.update(weights, moments, first, second, step, divisor)
 
             memory.change(state, act)
             memory.store(progress, 2 * number + 2)
@@ -148,12 +149,12 @@ class RangeServer:
         return self._memory.load(self._layout.pushed(learner))
 
 
-def _sum(given: list[Array], out: Array) -> Array:
-    """Sum in the order of the learners, so that the result has the same bits each time; a single gradient is its own
-    sum."""
-    if len(given) == 1:
-        return given[0]
-    np.add(given[0], given[1], out=out)
-    for each in given[2:]:
-        np.add(out, each, out=out)
-    return out
+def _two(given: list[Array], scratch: Array) -> tuple[Array, Array]:
+    """Return two arrays with the sum of all, the same array twice for a single one. The order of the learners is kept,
+    so that the sum has the same bits each time."""
+    if len(given) < 3:
+        return given[0], given[-1]
+    np.add(given[0], given[1], out=scratch)
+    for each in given[2:-1]:
+        np.add(scratch, each, out=scratch)
+    return scratch, given[-1]

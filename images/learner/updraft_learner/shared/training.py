@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,7 +105,7 @@ def train(
         chunk: Elements that are applied at once, and of which an undo copy is kept.
 
     Raises:
-        InvalidSetting: an argument is out of its range, or the machine is not Linux on x86_64.
+        InvalidSetting: an argument is out of its range, the machine is not Linux on x86_64, or Numba is missing.
         InvalidSharedModel: the model cannot be trained so, now or from some step on.
         NotEnoughSharedMemory: said before anything is started, with the size that is needed.
         ProgramFailed: the program of a learner raised an exception, or returned before its last step.
@@ -299,6 +300,8 @@ def _check(
     chunk: int,
 ) -> None:
     require_ordered_stores()
+    if find_spec("numba") is None:
+        raise InvalidSetting("Numba is not installed; PyTorch's image has it, others need numba>=0.68")
     for name, value, least, most in (
         ("steps", steps, 1, 1 << 40),
         ("learners", learners, 1, MOST_LEARNERS),
