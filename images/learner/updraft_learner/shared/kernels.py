@@ -1,7 +1,9 @@
-"""The arithmetic of the optimizers, compiled by Numba when this module is imported, which takes two seconds.
+"""The arithmetic of the optimizers, compiled by Numba when this module is imported, which takes two seconds the first
+time.
 
 Each goes over its arrays once: it adds two gradients up, and changes weights and moments in place. All is float32, and
-nothing is reordered or fused, so an element has the same bits whatever it is computed with.
+nothing is reordered or fused, so an element has the same bits whatever it is computed with. `copy_finite` is for
+learners.
 
 A gradient is `(first + second) * scale`. Of a single one, `second` is `first`, and `scale` is half as large.
 """
@@ -9,16 +11,33 @@ A gradient is `(first + second) * scale`. Of a single one, `second` is `first`, 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
-from numba import float32, njit, void
+from numba import boolean, float32, int32, njit, void
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
-_array = float32[::1]
+Bits = np.ndarray[Any, np.dtype[np.int32]]
+_array, _bits = float32[::1], int32[::1]
+Kernel = Callable[..., Any]
+EXPONENT = 0x7F800000  # of a float32; all of its bits are set in infinities and NaN
 
 
-@njit(void(_array, _array, _array, *[float32] * 3), error_model="numpy")  # type: ignore[untyped-decorator]
+def _compiled(signature: Any) -> Callable[[Kernel], Kernel]:
+    """Compile a function, and keep the result beside this file or in the user's cache, if one of them can be written
+    to."""
+
+    def compiled(function: Kernel) -> Kernel:
+        try:
+            return cast(Kernel, njit(signature, error_model="numpy", cache=True)(function))
+        except RuntimeError:  # numba: no locator available
+            return cast(Kernel, njit(signature, error_model="numpy")(function))
+
+    return compiled
+
+
+@_compiled(void(_array, _array, _array, *[float32] * 3))
 def descend(weights: Array, first: Array, second: Array, scale: float, lr: float, decay: float) -> None:
     """Do an update of stochastic gradient descent."""
     for i in range(weights.size):
@@ -26,7 +45,7 @@ def descend(weights: Array, first: Array, second: Array, scale: float, lr: float
         weights[i] -= lr * gradient
 
 
-@njit(void(*[_array] * 4, *[float32] * 4), error_model="numpy")  # type: ignore[untyped-decorator]
+@_compiled(void(*[_array] * 4, *[float32] * 4))
 def descend_with_momentum(
     weights: Array, velocity: Array, first: Array, second: Array, scale: float, lr: float, decay: float, momentum: float
 ) -> None:
@@ -37,7 +56,7 @@ def descend_with_momentum(
         weights[i] -= lr * velocity[i]
 
 
-@njit(void(*[_array] * 5, *[float32] * 9), error_model="numpy")  # type: ignore[untyped-decorator]
+@_compiled(void(*[_array] * 5, *[float32] * 9))
 def adam(
     weights: Array,
     mean: Array,
@@ -67,3 +86,13 @@ def adam(
         mean[i] = keep_mean * mean[i] + new_mean * gradient
         square[i] = keep_square * square[i] + new_square * gradient * gradient
         weights[i] -= size * mean[i] / (math.sqrt(square[i]) * root + eps)
+
+
+@_compiled(boolean(_bits, _bits))
+def copy_finite(target: Bits, source: Bits) -> bool:
+    """Copy float32 values as bits; return whether all are finite. It takes as long as a copy."""
+    largest = 0
+    for i in range(source.size):
+        target[i] = source[i]
+        largest = max(largest, source[i] & EXPONENT)
+    return largest != EXPONENT

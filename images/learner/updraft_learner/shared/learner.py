@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, SupportsFloat
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 NonFinite = Literal["skip", "refuse"]
+Bits = np.ndarray[Any, np.dtype[np.int32]]
 MOST_SKIPPED = 100  # gradients of a learner in a row
 
 
@@ -73,7 +74,10 @@ class SharedLearner:
         for each, view in zip(self._parameters, self._views(flat), strict=True):
             each.data = view
         self._bell = memory.bells[number]
-        self._slots = [self._views(torch.from_numpy(slot)) for slot in memory.slots[number]]
+        sizes = [each.numel() for each in self._parameters]
+        ends = list(accumulate(sizes))
+        spans = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        self._slots = [[slot.view(np.int32)[span] for span in spans] for slot in memory.slots[number]]
         self._in_a_row = 0
         self._open = False
 
@@ -126,7 +130,7 @@ class SharedLearner:
         self._require_same_parameters()
         wait_until(self._publisher.may_publish, self._bell)
         number = self._publisher.pushed + 1
-        good = self._publisher.publish(lambda slot: self._write(slot, self._slots[number % len(self._slots)]))
+        good = self._publisher.publish(lambda _: self._write(self._slots[number % len(self._slots)]))
         self._open = False
         self._in_a_row = 0 if good else self._in_a_row + 1
         if self._in_a_row >= MOST_SKIPPED:
@@ -150,18 +154,17 @@ class SharedLearner:
         """
         metrics.log_metrics({f"process_{self.number}/{name}": value for name, value in values.items()}, step=step)
 
-    def _write(self, slot: Array, views: list[torch.Tensor]) -> bool:
-        import torch
+    def _write(self, parts: list[Bits]) -> bool:
+        """Copy the gradients into the parts of a slot; return whether they are to be applied."""
+        from updraft_learner.shared.kernels import copy_finite
 
-        with torch.no_grad():
-            given = [(view, each.grad) for view, each in zip(views, self._parameters, strict=True)]
-            filled = [(view, grad) for view, grad in given if grad is not None]
-            if filled:
-                torch._foreach_copy_([view for view, _ in filled], [grad for _, grad in filled])
-            for view, grad in given:
-                if grad is None:
-                    view.zero_()
-        if finite(slot):
+        good = True
+        for part, each in zip(parts, self._parameters, strict=True):
+            if each.grad is None:
+                part.fill(0)
+            elif not copy_finite(part, each.grad.detach().reshape(-1).numpy().view(np.int32)):
+                good = False
+        if good:
             return True
         if self._nonfinite == "refuse":
             name = next(
@@ -230,10 +233,3 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
                 "use GroupNorm or LayerNorm, or track_running_stats=False"
             )
     return found
-
-
-def finite(values: Array) -> bool:
-    """Return whether no value is NaN or infinite."""
-    import torch
-
-    return math.isfinite(float(torch.from_numpy(values).sum())) or bool(np.isfinite(values).all())
