@@ -205,8 +205,8 @@ class Settings(BaseModel):
         5,
         ge=0,
         le=87_600,
-        description="Minutes that an elastic job keeps its number of learners, at least; 100 times the pause of its "
-        "resizes, if that is shorter",
+        description="Minutes that an elastic job keeps its number of learners; less if 100 times the pause of its "
+        "resizes is shorter, and then at least one",
     )
     resize_gain: float = Field(
         0.05,

@@ -119,7 +119,7 @@ class Network(RuleBasedStateMachine):
             assert learner.plan
             found = ["report"] if self.hopeless(learner, learner.plan) else []
             all_here = self.entered[learner.plan.generation] >= set(learner.plan.names)
-            if all_here and self.has_source(learner) and not self.is_cut(learner.plan):
+            if all_here and self.has_source(learner) and not self.is_cut(learner.plan, learner.name):
                 found.append("form")
             return found
         assert member.plan
@@ -143,8 +143,10 @@ class Network(RuleBasedStateMachine):
             or any(each.stopped or each.ended or each.member.broken >= plan.generation for each in others)
         )
 
-    def is_cut(self, plan: Generation) -> bool:
-        return any(pair <= set(plan.names) for pair in self.cut)
+    def is_cut(self, plan: Generation, name: str | None = None) -> bool:
+        """Return whether some of a generation, or this learner and another one, do not reach each other. It forms for
+        those that reach all others."""
+        return any(pair <= set(plan.names) and (name is None or name in pair) for pair in self.cut)
 
     def not_met(self, learner: Learner) -> list[str]:
         """Return whom a learner misses in the generation that it forms: rank 0 tells who is there."""

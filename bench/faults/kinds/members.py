@@ -113,19 +113,19 @@ def _moment(rng: Random, shape: Shape) -> Moment:
     return Moment(step=round(shape.steps * rng.uniform(0.05, 0.6)))
 
 
-def _kind(name: str, text: str, inject: object, **more: object) -> Kind:
+def _kind(name: str, text: str, inject: object, *, tail_may_be_lost: bool = False, **more: object) -> Kind:
     """Return a kind of which one attempt of the training is right, whatever happens to its learners."""
     assert callable(inject)
     return Kind(
         name, text, "job", inject, shape=_shape, moment=_moment, special=True, side="members", aims=(),
-        rule=lambda _shape: Rule(one_attempt=True), **more,  # type: ignore[arg-type]
+        rule=lambda _shape: Rule(one_attempt=True, tail_may_be_lost=tail_may_be_lost), **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 KINDS = (
     _kind("member_kill", "A learner of a training that is resized in place gets SIGKILL", _kill),
     _kind("member_freeze", "Such a learner is stopped (SIGSTOP), and goes on later", _freeze, heal=_thaw, lasts=True),
-    _kind("member_evict", "The node evicts such a learner's pod", _evict),
+    _kind("member_evict", "The node evicts such a learner's pod", _evict, tail_may_be_lost=True),
     _kind("coordinator_kill", "The coordinator of such a training gets SIGKILL", _kill_coordinator),
     _kind("member_and_coordinator_kill", "Coordinator and learner get SIGKILL at the same time", _kill_both),
     _kind("scale", "A user asks for another number of learners", _scale),

@@ -19,18 +19,18 @@ import numpy as np
 from updraft.allocation.scalability import Point
 from updraft.allocation.sizing import Floats, NoSizesError, Options, Sizes, choose_sizes
 
-PAUSES = 100  # a job keeps a size for so many times its pause: its resizes then cost about 1 % of its time
+PAUSES, LEAST_KEEP_SECONDS = 100, 60.0
 
 
 def keep_seconds(pause_seconds: float, least_seconds: float) -> float:
-    """Return how long a job keeps a size, at least. Who stands still for milliseconds may use a device for a short
-    while.
+    """Return the least time between two resizes of a job: `PAUSES` times its pause, so that resizes cost about 1 % of
+    its time; at least a minute, in which its speed is measured, and at most `least_seconds`.
 
     Args:
         pause_seconds: How long the job stands still in a resize.
-        least_seconds: How long a job keeps a size that stands still for long.
+        least_seconds: What the operator has chosen.
     """
-    return min(least_seconds, PAUSES * pause_seconds)
+    return min(least_seconds, max(LEAST_KEEP_SECONDS, PAUSES * pause_seconds))
 
 
 class Curve:
@@ -102,8 +102,8 @@ class SizingRules:
         fairness: The exponent of the speed-ups that are added up. 1 gives devices where they bring most, even nearly
             all to one of two jobs that scale well; smaller ones spread them, as -1 does in Pollux.
         least_gain: The part by which the sum of the speed-ups must rise for a round to change sizes that could stay.
-        least_seconds: How long a job keeps a size before it is resized for the sake of speed alone; `PAUSES` times its
-            pause, if that is shorter.
+        least_seconds: How long a job keeps a size before it is resized for the sake of speed alone, at most; see
+            `keep_seconds`.
     """
 
     fairness: float = 0.5

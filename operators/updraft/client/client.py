@@ -417,7 +417,8 @@ class Client:
         """Yield lines of one learner's log, oldest first.
 
         Args:
-            learner: which learner, from 1; without it, the first one that belongs to the job.
+            learner: which learner, from 1; without it, the first one that belongs to the job when an attempt's log
+                begins to be read.
             role: prepare, build, train, evaluate, export, champion-N or compare-N.
             attempt: which attempt; without it, the latest.
             after: number of the line after which to begin; 0 begins with the first line.
@@ -427,7 +428,7 @@ class Client:
 
         Raises NotFoundError when there is no such log; with `follow`, only once the job has ended.
         """
-        current, left = attempt, limit
+        current, left, asked = attempt, limit, learner
         while left is None or left > 0:
             ended = not follow or self.job(job_id).ended  # asked before reading, so that no later line is missed
             query = {"learner": learner, "role": role, "attempt": current, "after": after, "limit": left}
@@ -445,7 +446,7 @@ class Client:
                 continue
             newer = attempt is None and page.latest_attempt > current
             if newer:
-                current, after = current + 1, 0
+                current, after, learner = current + 1, 0, asked
             elif ended:
                 return
             else:

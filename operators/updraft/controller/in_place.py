@@ -39,7 +39,7 @@ OWN_FAULT = frozenset({FailureClass.PROGRAM, FailureClass.CONFIGURATION, Failure
 LEAVE_SECONDS = 30.0  # for a learner's program to end, once it has left the group
 REMOVE_SECONDS = 5  # grace period of a pod that is removed because its learner is lost, or does not leave
 REPLACE_SECONDS = 600.0  # within which an attempt gets at most three times its size as new learners
-MOST_STRAGGLERS = 3  # that are replaced in an attempt: their successors may be as slow
+MOST_STRAGGLERS = 3  # that one trigger replaces: their successors may be as slow
 JOIN_SECONDS = 300.0  # for a newcomer to be ready once its program runs
 
 
@@ -122,7 +122,7 @@ class InPlaceGroup:
         self._coordinators = 1  # the highest number of a coordinator's pod
         self._refused: int | None = None  # the size that the planner has decided and the cluster has no room for
         self._replaced = 0  # stragglers
-        self._slow_nodes: set[str] = set()  # on which they ran
+        self._avoided: set[str] = set()  # nodes of stragglers, and of learners that the others did not reach
         self._unsettled = False  # whether the ledger has yet to be told that a change is complete
         self.settled = False  # whether the last look has found that a change is complete
         self.group = GroupReport()
@@ -174,9 +174,13 @@ class InPlaceGroup:
         if not stopping:
             self._coordinate(core, attempt, found, known)
         if self.began and not stopping:
+            before = self.membership
             attempt = self._change(attempt, self._facts(known, tails, straggler))
+            if straggler is not None and straggler[0] in before.missing(self.membership.learners):
+                self._replaced += 1
+                self._avoid_nodes(known, straggler[0])
             self._tell()
-            self._add(core, attempt)
+            self._add(core, attempt, found)
             self._settle(found)
         self._remove(core, found)
         return self.membership
@@ -204,7 +208,9 @@ class InPlaceGroup:
             if n in group.excluded and not why:
                 # Its pod says soon how it ended, if it did.
                 gone_on = self._lasts("excluded", n, GONE_SECONDS)
-                why = "it kept the others waiting, or they lost the connection to it" if gone_on else ""
+                if gone_on:  # it runs: its node, or the way to it, may be the reason
+                    why = "it kept the others waiting, or they lost the connection to it"
+                    self._avoid_nodes(known, n)
             if joins and why and for_good:
                 failed[n] = why
             elif why and not for_good:
@@ -217,10 +223,7 @@ class InPlaceGroup:
         may_add = self._may_add()
         busy = lost or leaving or failed or target or not is_settled(membership, group)
         if straggler is not None and may_add and not busy and self._replaced < MOST_STRAGGLERS:
-            slow, why = straggler
-            leaving[slow] = why
-            self._replaced += 1
-            self._slow_nodes |= {pod.node for pod in known if pod.learner == slow and pod.node}
+            leaving[straggler[0]] = straggler[1]
         return GroupFacts(membership, group, lost, leaving, failed, target, may_add)
 
     def _failure(self, learner: int, pod: PodFacts | None, tail: Sequence[str], *, joins: bool) -> tuple[str, bool]:
@@ -283,14 +286,24 @@ class InPlaceGroup:
         write_members(*self._place(), Members(membership.generation, membership.learners), store=self._services.store)
         self._written = membership.generation
 
-    def _add(self, core: CoreV1Api, attempt: Attempt) -> None:
+    def _avoid_nodes(self, known: Sequence[PodFacts], learner: int) -> None:
+        """Let newcomers prefer other nodes than this learner's."""
+        self._avoided |= {pod.node for pod in known if pod.learner == learner and pod.node}
+
+    def _add(self, core: CoreV1Api, attempt: Attempt, found: Sequence[PodFacts]) -> None:
         coming = newcomers(self.membership, self.group)
         if not coming or self.group.state == "finished":
             return
         try:
-            pods.add_learners(self._services, core, self._job, attempt, coming, avoid_nodes=self._slow_nodes)
+            pods.add_learners(self._services, core, self._job, attempt, coming, avoid_nodes=self._avoided)
         except (QuotaError, RefusedError) as exc:
+            # Learners that leave have their part of the quota until their pods have ended.
+            if isinstance(exc, QuotaError) and any(self._leaves(pod) for pod in found):
+                return
             self._give_up(attempt, coming, str(exc))
+
+    def _leaves(self, pod: PodFacts) -> bool:
+        return pod.learner not in (COORDINATOR_LEARNER, *self.membership.learners) and not pod.ended
 
     def _give_up(self, attempt: Attempt, coming: Collection[int], why: str) -> None:
         """Go on without learners for which the cluster has no room."""
@@ -306,8 +319,7 @@ class InPlaceGroup:
         job = book.jobs.get(launch.job_id)
         target = book.queue.target(launch.job_id)
         self._unsettled = job.state is State.RESIZING or target is not None
-        there = [pod for pod in found if pod.learner != COORDINATOR_LEARNER and not pod.ended]
-        if not self._unsettled or any(pod.learner not in self.membership.learners for pod in there):
+        if not self._unsettled or any(self._leaves(pod) for pod in found):
             return
         pause = group.pauses.get(group.generation)
         size = self.membership.size

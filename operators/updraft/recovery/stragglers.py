@@ -13,7 +13,8 @@ from types import MappingProxyType
 
 WINDOW_SECONDS = 30.0
 WINDOWS = 3  # in a row
-FACTOR = 2.0  # times the median of the others
+FACTOR = 2.0  # times the median of the others, for the same work
+WAIT_FACTOR = 1.5  # times the median of the others, for its own work: else it keeps nobody waiting
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,23 @@ def compare(
         return StragglerHistory(now_seconds, MappingProxyType(dict(paces))), None
     if now_seconds - history.since_seconds < WINDOW_SECONDS:
         return history, None
-    spent = {
-        n: (pace.seconds - history.paces[n].seconds) / work
+    done = {
+        n: Pace(pace.work - history.paces[n].work, pace.seconds - history.paces[n].seconds)
         for n, pace in paces.items()
-        if n in history.paces and (work := pace.work - history.paces[n].work) > 0
+        if n in history.paces and pace.work > history.paces[n].work
     }
     slow: dict[int, int] = {}
     worst: tuple[float, int] | None = None
-    for n, seconds in spent.items():
-        others = [each for other, each in spent.items() if other != n]
-        if not others or not 0 < FACTOR * median(others) < seconds:
+    for n, own in done.items():
+        others = [pace for other, pace in done.items() if other != n]
+        if not others:
+            continue
+        usual, waited = median(pace.seconds / pace.work for pace in others), median(pace.seconds for pace in others)
+        if not 0 < FACTOR * usual < own.seconds / own.work or own.seconds <= WAIT_FACTOR * waited:
             continue
         slow[n] = history.slow.get(n, 0) + 1
         if slow[n] >= WINDOWS:
-            worst = max(worst or (0.0, 0), (seconds / median(others), n))
+            worst = max(worst or (0.0, 0), (own.seconds / own.work / usual, n))
     found = None
     if worst is not None:
         found = worst[1], f"it needs {worst[0]:.1f} times as long as the others for the same work"

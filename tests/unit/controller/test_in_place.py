@@ -298,6 +298,21 @@ def test_newcomers_without_quota_are_given_up(look: Look) -> None:
     assert look.platform.ledger.queue.size(look.job.id) == (2, None)
 
 
+def test_a_newcomer_waits_for_the_quota_of_who_leaves(look: Look) -> None:
+    newcomer = look.launch.pod_name(3)
+    look.platform.cluster.refuse = lambda verb, name: (
+        api_error(403, f'pods "{name}" is forbidden: exceeded quota: small') if name == newcomer else None
+    )
+    look.says(GroupReport("training", 1, (1, 2), obeys=1))
+    look()
+    assert look(straggler=(2, "it is slow")).learners == (1, 3)
+    assert look().learners == (1, 3)  # the pod of learner 2 runs
+    look.platform.cluster.refuse = lambda verb, name: None
+    look.run(2, exit_code=0)
+    assert look().learners == (1, 3)
+    assert newcomer.removeprefix(look.launch.base_name) in look.names
+
+
 def test_a_lost_coordinator_is_replaced(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     look()
     look.platform.cluster.set_status(f"{look.launch.base_name}-c1", exit_code=1)

@@ -43,6 +43,11 @@ def test_more_work_is_not_slowness() -> None:
     assert followed({1: 1.0, 2: 1.0}, WINDOWS, works={1: 10, 2: 30}) == [0] * (WINDOWS + 1)
 
 
+def test_one_that_is_slow_and_has_less_work_keeps_nobody_waiting() -> None:
+    assert followed({1: 1.0, 2: 1.0, 3: 2.1}, WINDOWS, works={3: 5.0}) == [0] * (WINDOWS + 1)
+    assert followed({1: 1.0, 2: 1.0, 3: 3.1}, WINDOWS, works={3: 5.0})[-1] == 3
+
+
 def test_one_without_work_is_compared_with_nobody() -> None:
     assert followed({1: 1.0, 2: 1.0, 3: 9.0}, WINDOWS, works={3: 0.0})[-1] == 0
 

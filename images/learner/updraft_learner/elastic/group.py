@@ -21,6 +21,7 @@ import torch.distributed as dist
 from updraft_learner.elastic.membership import Generation
 
 SLICE = timedelta(milliseconds=20)
+FIRST_SLICE, FIRST_SECONDS = timedelta(milliseconds=5), 0.05  # in which a collective of a small model is complete
 POLL_SECONDS = 0.002
 TELL_SECONDS = 0.2  # for a learner that gives up to find out whom it has not met
 Value = TypeVar("Value")
@@ -69,7 +70,9 @@ class Group:
         self._gloo: Any = None
         if self.size > 1:
             own = own_store if rank == 0 else None
-            self._gloo = _in_thread(lambda: _meet(plan, rank, own, broken, hang_seconds), broken, 2 * hang_seconds)
+            missing = [0] if rank else []  # until this learner has reached its store
+            meet = lambda: _meet(plan, rank, own, broken, hang_seconds, missing)  # noqa: E731
+            self._gloo = _in_thread(meet, broken, 2 * hang_seconds, missing)
 
     def sum(self, tensors: list[torch.Tensor]) -> None:
         """Replace each tensor by its sum over all ranks, bit for bit the same on each. Raises Broken."""
@@ -147,7 +150,7 @@ class Group:
         for work, _ in working:
             while not work.is_completed():
                 try:
-                    work.wait(SLICE)
+                    work.wait(FIRST_SLICE if time.monotonic() - began < FIRST_SECONDS else SLICE)
                 except RuntimeError as exc:
                     waited = time.monotonic() - began
                     if work.is_completed():  # it failed, or it ended just after this slice of waiting
@@ -192,27 +195,21 @@ def wait_for_switch(plan: Generation, give_up: Callable[[], bool]) -> bool:
         return False
 
 
-class _NotMet(RuntimeError):
-    """These ranks did not come."""
-
-    def __init__(self, ranks: Sequence[int]) -> None:
-        super().__init__("not every learner came")
-        self.ranks = tuple(ranks)
-
-
-def _meet(plan: Generation, rank: int, own_store: Any, broken: Callable[[], bool], seconds: float) -> Any:
+def _meet(
+    plan: Generation, rank: int, own_store: Any, broken: Callable[[], bool], seconds: float, missing: list[int]
+) -> Any:
+    """Return the process group of the generation. `missing` has the ranks that this learner has not met."""
     deadline = time.monotonic() + seconds
-    try:
-        base = own_store if own_store is not None else _client(plan, seconds)
-    except RuntimeError as exc:
-        raise _NotMet((0,)) from exc
+    base = own_store if own_store is not None else _client(plan, seconds)
+    missing.clear()
     store = dist.PrefixStore(_prefix(plan), base)
     store.set(f"here/{rank}", "1")
     # gloo itself waits for a missing rank until its time is over, so nobody begins before all are there.
     everybody = [f"here/{each}" for each in range(len(plan.members))]
     while not store.check(everybody):
         if broken() or time.monotonic() > deadline:
-            raise _NotMet([number for number, key in enumerate(everybody) if not store.check([key])])
+            missing += [number for number, key in enumerate(everybody) if not store.check([key])]
+            raise RuntimeError("not every learner came")
         time.sleep(POLL_SECONDS)
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=seconds)
@@ -229,8 +226,11 @@ def _prefix(plan: Generation) -> str:
     return f"generation-{plan.generation}-{plan.token}"
 
 
-def _in_thread(act: Callable[[], Value], give_up: Callable[[], bool], seconds: float) -> Value:
-    """Return what `act` returns; raise Broken if it fails, or as soon as it is no longer wanted.
+def _in_thread(
+    act: Callable[[], Value], give_up: Callable[[], bool], seconds: float, missing: Sequence[int] = ()
+) -> Value:
+    """Return what `act` returns; raise Broken if it fails, or as soon as it is no longer wanted, with what is in
+    `missing` then.
 
     A store whose process is stopped does not answer, and torch waits for it without limit: such a thread is left alone.
     """
@@ -250,8 +250,7 @@ def _in_thread(act: Callable[[], Value], give_up: Callable[[], bool], seconds: f
     threading.Thread(target=run, name="updraft-elastic-meet", daemon=True).start()
     while not done.wait(SLICE.total_seconds()):
         if (give_up() or time.monotonic() - began > seconds) and not done.wait(TELL_SECONDS):
-            raise Broken("not every learner came", time.monotonic() - began)
+            raise Broken("not every learner came", time.monotonic() - began, missing)
     if failed:
-        missing = failed[0].ranks if isinstance(failed[0], _NotMet) else ()
         raise Broken(str(failed[0]), time.monotonic() - began, missing) from failed[0]
     return found[0]

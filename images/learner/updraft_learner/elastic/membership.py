@@ -26,7 +26,7 @@ from typing import Any
 NO_STATE = -1  # the step of a learner that has no state of this training yet
 
 MOST_KEPT = 100  # pauses, and excluded learners
-MOST_UNFORMED = 2  # rounds in a row with everybody in them, after a generation that did not form
+MOST_FRUITLESS = 3  # rounds in a row in which everybody reported, without a step in between
 
 Message = dict[str, Any]
 Sent = list[tuple[str, Message]]
@@ -128,7 +128,8 @@ class MembershipCoordinator:
         self.excluded: list[str] = list(saved.get("excluded", ()))  # newest last
         self.pauses: dict[int, float] = {}  # the longest that a learner stood still for a generation, in seconds
         self._wanted: frozenset[int] | None = None
-        self._unformed = 0  # rounds in a row in which everybody reported that a generation did not form
+        self._fruitless = 0  # rounds in a row in which everybody reported, without a step in between
+        self._round_step = NO_STATE - 1  # the newest step in the last of them
         self.round: Round | None = None
         self.waiting: dict[str, Peer] = {}
         self.leaving: set[str] = set()
@@ -281,7 +282,6 @@ class MembershipCoordinator:
             self.offer = None
         self.highest = max(self.highest, plan.generation)
         self.formed = self.begun = True
-        self._unformed = 0
         for name in plan.names:
             self.waiting.pop(name, None)
         return sent
@@ -355,7 +355,7 @@ class MembershipCoordinator:
         if not out and (cut_off := self._cut_off(self.round)) is not None:
             out = {cut_off}
         survivors = tuple(each for each in eligible if each.name not in out)
-        newest = max(steps[each.name] for each in survivors)
+        newest = max((steps[each.name] for each in survivors), default=NO_STATE)
         holders = tuple(each.name for each in survivors if steps[each.name] == newest)
         self.excluded = [*self.excluded, *(each.name for each in eligible if each.name in out)][-MOST_KEPT:]
         excluded = [each.name for each in eligible if each.name in out & self._connected]
@@ -373,23 +373,25 @@ class MembershipCoordinator:
         return sent + [(name, self._fenced()) for name in excluded]
 
     def _cut_off(self, ended: Round) -> str | None:
-        """Return who is left out of the next generation though everybody has reported, because this one did not form.
+        """Return who is left out of the next generation though everybody has reported: who does not reach the others.
 
-        A learner that has no state yet is left out at once: nothing is lost with it. Otherwise generations are tried
-        again first. Of several, it is who was missed by most. Somebody with the newest step stays.
+        A learner without a state that was missed is left out at once, because nothing is lost with it. Otherwise
+        generations are tried again first. Of several, it is who was missed by most; somebody with the newest step
+        stays.
         """
-        if self.formed and not (self.offer and self.offer.decided):
-            return None
-        self._unformed += 1
         newest = max(ended.steps.values())
-        names = [each.name for each in self._eligible()]
-        newcomers = [name for name in names if ended.steps[name] == NO_STATE < newest]
-        holders = [name for name in names if ended.steps[name] == newest]
-        found = newcomers or [name for name in names if holders != [name]]
-        if len(names) < 2 or not found or (not newcomers and self._unformed < MOST_UNFORMED):
-            return None
+        if newest > self._round_step:
+            self._fruitless = 0
+        self._round_step = newest
+        self._fruitless += 1
         votes = Counter(name for missing in ended.missing.values() for name in missing)
-        return max(reversed(found), key=lambda name: votes[name])
+        names = [each.name for each in self._eligible()]
+        holders = [name for name in names if ended.steps[name] == newest]
+        found = [name for name in names if ended.steps[name] == NO_STATE < newest and votes[name]]
+        if not found and self._fruitless >= MOST_FRUITLESS and len(names) > 1:
+            found = [name for name in names if holders != [name]]
+            self._fruitless -= 1  # the others get one try
+        return max(reversed(found), key=lambda name: votes[name]) if found else None
 
     def _decree(self, members: tuple[Peer, ...], holders: tuple[str, ...]) -> Sent:
         """Make a generation of learners that all wait for it."""

@@ -13,8 +13,8 @@ EVERY_SECONDS = 1.0
 class StepReports:
     """The reports of one learner. Outside the platform they go nowhere.
 
-    A learner's own time is that from the first batch of a step to its gradients: without the wait for the other
-    learners, and without what the program does between two steps.
+    A learner's own time is that from the beginning of a step to its gradients, with the wait for its samples: without
+    the wait for the other learners, and without what the program does between two steps.
 
     Args:
         clock: Seconds that only grow.

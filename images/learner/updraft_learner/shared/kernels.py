@@ -31,7 +31,7 @@ def _compiled(signature: Any) -> Callable[[Kernel], Kernel]:
     def compiled(function: Kernel) -> Kernel:
         try:
             return cast(Kernel, njit(signature, error_model="numpy", cache=True)(function))
-        except RuntimeError:  # numba: no locator available
+        except (RuntimeError, OSError):  # no such folder, or it is full
             return cast(Kernel, njit(signature, error_model="numpy")(function))
 
     return compiled

@@ -162,7 +162,7 @@ class SharedLearner:
         for part, each in zip(parts, self._parameters, strict=True):
             if each.grad is None:
                 part.fill(0)
-            elif not copy_finite(part, each.grad.detach().reshape(-1).numpy().view(np.int32)):
+            elif not copy_finite(part, each.grad.detach().contiguous().view(-1).numpy().view(np.int32)):
                 good = False
         if good:
             return True
