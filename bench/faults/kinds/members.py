@@ -81,10 +81,10 @@ def _kill_both(scene: Scene) -> None:
     send(victim, signal.SIGKILL)
 
 
-def _scale(scene: Scene) -> None:
+def _scale(scene: Scene, least: int = 1) -> None:
     """Ask for another number of learners, as a user does: again while a resize is under way."""
     present = len(_members(scene))
-    wanted = scene.rng.choice([n for n in range(1, MOST_MEMBERS + 1) if n != present])
+    wanted = scene.rng.choice([n for n in range(least, MOST_MEMBERS + 1) if n != present])
     scene.notes["learners"] = wanted
     deadline = time.monotonic() + FIND_SECONDS
     while not is_over(scene.lab, scene.target.id):
@@ -100,7 +100,7 @@ def _scale(scene: Scene) -> None:
 
 
 def _scale_and_kill(scene: Scene) -> None:
-    _scale(scene)
+    _scale(scene, least=2)  # one that has the state must be left
     time.sleep(scene.rng.uniform(0, 8))  # before, while and after a newcomer starts
     send(_victim(scene), signal.SIGKILL)
 
