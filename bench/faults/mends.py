@@ -90,6 +90,16 @@ MENDS = (
         "is started again; when it is killed twice, the attempt is made again.",
         (Failure("any_process_kill", 1, "2f9830265ae6"),),
     ),
+    Mend(
+        "92493989",
+        "The lab's own mistake: the pod was evicted with its disk, and the last points of its learner with it.",
+        (Failure("member_evict", 2, "7fd77881c9b0"),),
+    ),
+    Mend(
+        "6def7b95",
+        "The lab's own mistake: it scaled the job to one learner, and killed that one.",
+        (Failure("scale_and_member_kill", 2, "7fd77881c9b0"),),
+    ),
 )
 
 
