@@ -16,8 +16,8 @@ from kubernetes import client
 from platform_helpers import OwnPlatform
 
 from updraft.exceptions import RefusedError
-from updraft.storage.groups import read_group
-from updraft_learner.contract import LABEL_JOB, LABEL_LEARNER, MAIN_CONTAINER
+from updraft_learner.contract import LABEL_JOB, LABEL_LEARNER, MAIN_CONTAINER, Keys
+from updraft_learner.elastic.report import GroupReport
 
 pytestmark = pytest.mark.cluster
 WITHIN_SECONDS = 300.0
@@ -51,8 +51,11 @@ class Gang:
 
     def trains(self) -> tuple[int, ...]:
         """Return who has the state of the training."""
-        group = read_group("default", self.job, "train", 1, store=self.platform.store("updraft"))
-        return group.learners if group is not None and group.state == "training" else ()
+        stored = self.platform.home / "s3" / "updraft" / Keys("default").group(self.job, "train", 1)
+        if not stored.exists():
+            return ()
+        group = GroupReport.from_json(stored.read_bytes())
+        return group.learners if group.state == "training" else ()
 
     def kill(self, learner: int) -> None:
         """End the program of a learner by SIGKILL, in its container."""
