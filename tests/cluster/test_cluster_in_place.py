@@ -52,9 +52,10 @@ class Gang:
     def trains(self) -> tuple[int, ...]:
         """Return who has the state of the training."""
         stored = self.platform.home / "s3" / "updraft" / Keys("default").group(self.job, "train", 1)
-        if not stored.exists():
+        try:
+            group = GroupReport.from_json(stored.read_bytes())
+        except (OSError, ValueError):  # there is none yet, or it is just being written
             return ()
-        group = GroupReport.from_json(stored.read_bytes())
         return group.learners if group.state == "training" else ()
 
     def kill(self, learner: int) -> None:
