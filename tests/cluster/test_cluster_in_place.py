@@ -132,7 +132,7 @@ def test_a_job_grows_shrinks_and_loses_learners(started: Callable[..., Gang], tm
     told = completed(gang, epochs, tmp_path)
     assert any(state == "RESIZING" and f"learner {first} was killed" in reason for state, reason in told), told
     assert any(state == "PROCESSING" and "stood still for" in reason for state, reason in told), told
-    assert {"pod", "secret", "service", "networkpolicy", "poddisruptionbudget"} <= gang.platform.witness.kinds(gang.job)
+    assert {"pod", "secret", "service", "networkpolicy"} <= gang.platform.witness.kinds(gang.job)
 
 
 def test_a_random_schedule_of_resizes_and_losses(started: Callable[..., Gang], tmp_path: Path) -> None:
