@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from updraft_learner.shared.errors import InvalidSetting
@@ -57,8 +59,7 @@ class SGD:
             step: The number of this update, from 1.
             divisor: How many gradients are in that sum; 2 for a single one that is given twice.
         """
-        from updraft_learner.shared import kernels
-
+        kernels = _kernels()
         scalars = 1 / divisor, self.lr, self.weight_decay
         if moments:
             kernels.descend_with_momentum(weights, *moments, first, second, *scalars, self.momentum)
@@ -100,12 +101,19 @@ class Adam:
         self, weights: Array, moments: Sequence[Array], first: Array, second: Array, step: int, divisor: int
     ) -> None:
         """Change weights and moments in place, as `SGD.update` does."""
-        from updraft_learner.shared import kernels
-
+        kernels = _kernels()
         keep_mean, keep_square = self.betas
         size, root = self.lr / (1 - keep_mean**step), 1 / math.sqrt(1 - keep_square**step)
         scalars = 1 / divisor, size, self.weight_decay, keep_mean, keep_square, 1 - keep_mean, 1 - keep_square
         kernels.adam(weights, *moments, first, second, *scalars, root, self.eps)
+
+
+@cache
+def _kernels() -> ModuleType:
+    """Return the module that Numba compiles, for which the program that calls `train` has no need."""
+    from updraft_learner.shared import kernels
+
+    return kernels
 
 
 def _positive(name: str, value: float) -> None:
