@@ -74,10 +74,8 @@ class SharedLearner:
         for each, view in zip(self._parameters, self._views(flat), strict=True):
             each.data = view
         self._bell = memory.bells[number]
-        sizes = [each.numel() for each in self._parameters]
-        ends = list(accumulate(sizes))
-        spans = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        self._slots = [[slot.view(np.int32)[span] for span in spans] for slot in memory.slots[number]]
+        ends = list(accumulate(each.numel() for each in self._parameters))
+        self._slots = [np.split(slot.view(np.int32), ends[:-1]) for slot in memory.slots[number]]
         self._in_a_row = 0
         self._open = False
 
