@@ -183,20 +183,10 @@ class Lab:
 
     def coordinators(self, job_id: str) -> list[psutil.Process]:
         """Return the process that tells the learners of the job who trains together, if it runs."""
-        mark = f'"job_id": "{job_id}"'
-        return [
-            process
-            for process, environ, words in _processes()
-            if mark in environ.get(contract.CONFIG_ENV, "") and "updraft_learner.elastic.pod" in words
-        ]
+        return _running(job_id, "updraft_learner.elastic.pod")
 
     def sidecars(self, job_id: str) -> list[psutil.Process]:
-        mark = f'"job_id": "{job_id}"'
-        return [
-            process
-            for process, environ, words in _processes()
-            if mark in environ.get(contract.CONFIG_ENV, "") and "updraft_learner.sidecar" in words
-        ]
+        return _running(job_id, "updraft_learner.sidecar")
 
     def processes(self, job_id: str) -> list[psutil.Process]:
         """Return everything that runs in a container of the job."""
@@ -206,6 +196,16 @@ class Lab:
             for process, environ, _ in _processes()
             if environ.get("TRAINING_ID") == job_id or mark in environ.get(contract.CONFIG_ENV, "")
         ]
+
+
+def _running(job_id: str, module: str) -> list[psutil.Process]:
+    """Return the processes of the platform's own module in the job's pods."""
+    mark = f'"job_id": "{job_id}"'
+    return [
+        process
+        for process, environ, words in _processes()
+        if mark in environ.get(contract.CONFIG_ENV, "") and module in words
+    ]
 
 
 def _processes() -> Iterator[tuple[psutil.Process, dict[str, str], list[str]]]:
