@@ -1,5 +1,4 @@
-"""The arithmetic of the optimizers, compiled by Numba when this module is imported, which takes two seconds the first
-time.
+"""The arithmetic of the optimizers, compiled by Numba when this module is imported for the first time.
 
 Each goes over its arrays once: it adds two gradients up, and changes weights and moments in place. All is float32, and
 nothing is reordered or fused, so an element has the same bits whatever it is computed with. `copy_finite` is for
