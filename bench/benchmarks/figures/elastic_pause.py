@@ -48,8 +48,8 @@ NOTES = (
     "*Cost while nothing happens*: what `next` and `step` do beyond the fetch of samples, the backward pass, the "
     "exchange of gradients and the optimizer; the sum by the clock, over the time of all steps. *Blocks*: steps of two "
     "elastic learners and of DistributedDataParallel in turn; the mean of the ratios with 95 % confidence.",
-    "*Break-even*: for how many seconds one device more must be free, so that a job that gets it and gives it back has "
-    "done as much as one that is left alone. The pauses of *scale-out* and *scale-in* as measured here; the job is "
+    "*Break-even*: for how many seconds a further device must be free, so that a job gains from it as much as its two "
+    "resizes cost. The pauses of *scale-out* and *scale-in* as measured here; the job is "
     "taken to be faster by 1/N with N + 1 learners.",
     "*Loss*: of the run of 1 MB with all these events, against one with two learners that nothing happens to: mean of "
     "the last fifth of the steps. With `virtual_ranks` both have the same bits, which a test checks.",

@@ -100,7 +100,7 @@ def _scale(scene: Scene, least: int = 1) -> None:
 
 
 def _scale_and_kill(scene: Scene) -> None:
-    _scale(scene, least=2)  # one that has the state must be left
+    _scale(scene, least=2)  # two stay, so one is left after the kill
     time.sleep(scene.rng.uniform(0, 8))  # before, while and after a newcomer starts
     send(_victim(scene), signal.SIGKILL)
 
