@@ -73,5 +73,8 @@ def train_resized(ledger: Ledger, job_id: str, learners: int, step_seconds: floa
     ledger.attempts.close(job_id, "train", 1, closure)
     ledger.attempts.ensure(job_id, "train", after=1, learners=learners, batch=32 * learners)
     ledger.jobs.move(job_id, State.PROCESSING, "runs")
-    began = ledger.now() + timedelta(seconds=12)
+    decided = next(
+        row.at for row in ledger.queue.rounds(100, (ledger.jobs.get(job_id).tenant,)) if row.job_id == job_id
+    )
+    began = decided + timedelta(seconds=12)  # not from now: the report's seconds must not depend on this machine
     ledger.queue.note_speed(job_id, 2, Report(learners, 32 * learners, step_seconds), 100, began)
