@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from updraft_learner import shared
+from updraft_learner.shared.kernels import descend_with_momentum
 
 LR, MOMENTUM = 0.001, 0.9
 WARM = 5  # steps before the clock runs
@@ -156,7 +157,7 @@ def _serve_tcp(listening: socket.socket, case: dict[str, Any]) -> None:
             _receive(peer, given)
             total += given
         total /= len(peers)
-        optimizer.update(weights, (velocity,), total, total, step + 1, 2)
+        descend_with_momentum(weights, velocity, total, total, optimizer.numbers(step + 1, 2))
         for peer in peers:
             peer.sendall(weights.data)
 

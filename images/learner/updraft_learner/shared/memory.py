@@ -1,7 +1,8 @@
-"""What lies where in the shared memory, and the only four ways in which a process changes it.
+"""What lies where in the shared memory, and the only three ways in which a process changes it.
 
 A *word* is an unsigned number of 8 bytes, alone in a line of the cache. Its store is atomic: after a SIGKILL it holds
-the old value or the new one. Arrays of float32 are not: a kill in `copy` or `change` leaves any part of them changed.
+the old value or the new one. Arrays of float32 are not: a kill in `change` leaves any part of them changed. A server
+goes over its range with `apply`, compiled code that changes arrays and words by the same rules.
 What is stored first is seen first, which x86-64 promises; `require_ordered_stores` refuses other processors.
 
 | word | written by | meaning |
@@ -29,7 +30,6 @@ import platform
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from updraft_learner.shared.waiting import Bell
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
-CHUNK = 32768  # elements: weights, moments, undo copy and gradient of a chunk fit into the cache of a core
+CHUNK = 8192  # elements: weights, moments and undo copy of a chunk fit into the cache of a core
 SLOTS = 2
 ALL = 0xFFFF  # in an intent: one gradient of each learner, averaged
 MOST_LEARNERS = 256
@@ -110,15 +110,25 @@ class SharedLayout:
     def words(self) -> int:
         return self.bell(self.learners + self.ranges)
 
-    @cached_property
-    def chunks(self) -> tuple[tuple[slice, ...], ...]:
-        """Return the chunks of each range, as slices of the weights."""
+    @property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """Return where in the weights each range begins, and where it ends: whole chunks, save for the last one."""
         number = -(-self.elements // self.chunk)
         bounds = [self.chunk * (number * each // self.ranges) for each in range(self.ranges)] + [self.elements]
-        return tuple(
-            tuple(slice(start, min(start + self.chunk, high)) for start in range(low, high, self.chunk))
-            for low, high in pairwise(bounds)
-        )
+        return tuple(pairwise(bounds))
+
+    def state(self) -> list[int]:
+        """Return where the weights begin, and each array of moments: numbers of float32 values."""
+        return [_up(self.elements) * each for each in range(1 + self.moments)]
+
+    def undo(self, range_: int) -> list[int]:
+        """Return where the undo copies of the range's weights and moments begin."""
+        before = _up(self.elements) * (1 + self.moments)
+        return [before + _up(self.chunk) * ((1 + self.moments) * range_ + each) for each in range(1 + self.moments)]
+
+    def slot(self, learner: int, slot: int) -> int:
+        """Return where a learner's slot begins."""
+        return self.undo(self.ranges)[0] + _up(self.elements) * (SLOTS * learner + slot)
 
     @property
     def arrays(self) -> dict[str, int]:
@@ -155,17 +165,16 @@ class Segment:
         address = np.frombuffer(buffer, np.uint8).ctypes.data
         parts = range(layout.learners + layout.ranges)
         self.bells = tuple(Bell(self.words, layout.bell(part), address) for part in parts)
-        self._values, self._used = values, 0
-        self.weights = self._take(layout.elements)
-        self.moments = tuple(self._take(layout.elements) for _ in range(layout.moments))
-        self.undo = tuple(
-            tuple(self._take(layout.chunk) for _ in range(1 + layout.moments)) for _ in range(layout.ranges)
+        self.values = values
+        self.weights, *moments = (self._whole(start) for start in layout.state())
+        self.moments = tuple(moments)
+        self.slots = tuple(
+            tuple(self._whole(layout.slot(learner, slot)) for slot in range(SLOTS))
+            for learner in range(layout.learners)
         )
-        self.slots = tuple(tuple(self._take(layout.elements) for _ in range(SLOTS)) for _ in range(layout.learners))
 
-    def _take(self, elements: int) -> Array:
-        start, self._used = self._used, self._used + _up(elements)
-        return self._values[start : start + elements]
+    def _whole(self, start: int) -> Array:
+        return self.values[start : start + self.layout.elements]
 
     def load(self, word: int) -> int:
         return self.words[word]
@@ -174,13 +183,15 @@ class Segment:
         """Set a word; atomic."""
         self.words[word] = value
 
-    def copy(self, target: Array, source: Array) -> None:
-        """Copy elements; a kill leaves any part of the target changed."""
-        np.copyto(target, source)
-
     def change(self, targets: tuple[Array, ...], act: Callable[..., None]) -> None:
         """Call `act(*targets)`, which changes them in place; a kill leaves any part of them changed."""
         act(*targets)
+
+    def apply(self, *arguments: Any) -> None:
+        """Call `kernels.apply` with the words, the values and these arguments."""
+        from updraft_learner.shared import kernels  # compiled by Numba: only servers need it
+
+        kernels.apply(np.frombuffer(self.words, np.int64), self.values, *arguments)
 
     def least_applied(self, learner: int) -> int:
         """Return how many gradients of the learner all ranges have in them."""

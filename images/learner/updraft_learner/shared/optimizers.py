@@ -1,23 +1,21 @@
 """The optimizers of the server, as PyTorch has them. `train` takes one of them. `kernels` does the arithmetic.
 
-An update is elementwise, so it has the same bits whether it is done on the whole model or chunk by chunk.
+An update is elementwise, so it has the same bits whether it is done on the whole model or chunk by chunk. `kind` and
+`numbers` are what `kernels.apply` takes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from updraft_learner.shared.errors import InvalidSetting
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float32]]
+Array = np.ndarray[Any, np.dtype[np.float32]]
+DESCENT, MOMENTUM, ADAM = range(3)  # the kinds of updates of `kernels.apply`
 
 
 @dataclass(frozen=True)
@@ -46,25 +44,18 @@ class SGD:
     def moments(self) -> int:
         return 1 if self.momentum else 0
 
-    def update(
-        self, weights: Array, moments: Sequence[Array], first: Array, second: Array, step: int, divisor: int
-    ) -> None:
-        """Change weights and moments in place, in one pass over them. All arrays are of the same length.
+    @property
+    def kind(self) -> int:
+        return MOMENTUM if self.momentum else DESCENT
+
+    def numbers(self, step: int, gradients: int) -> Array:
+        """Return 1 over the number of gradients that are added up, the learning rate, the decay, and the momentum.
 
         Args:
-            weights: What is trained.
-            moments: As many arrays as `moments` says.
-            first: The gradient is the sum of this and of `second`, divided by `divisor`.
-            second: For a single gradient, the same array as `first`.
             step: The number of this update, from 1.
-            divisor: How many gradients are in that sum; 2 for a single one that is given twice.
+            gradients: How many gradients are added up; 2 for a single one, which is given twice.
         """
-        kernels = _kernels()
-        scalars = 1 / divisor, self.lr, self.weight_decay
-        if moments:
-            kernels.descend_with_momentum(weights, *moments, first, second, *scalars, self.momentum)
-        else:
-            kernels.descend(weights, first, second, *scalars)
+        return _float32(1 / gradients, self.lr, self.weight_decay, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -97,23 +88,26 @@ class Adam:
     def moments(self) -> int:
         return 2
 
-    def update(
-        self, weights: Array, moments: Sequence[Array], first: Array, second: Array, step: int, divisor: int
-    ) -> None:
-        """Change weights and moments in place, as `SGD.update` does."""
-        kernels = _kernels()
-        keep_mean, keep_square = self.betas
-        size, root = self.lr / (1 - keep_mean**step), 1 / math.sqrt(1 - keep_square**step)
-        scalars = 1 / divisor, size, self.weight_decay, keep_mean, keep_square, 1 - keep_mean, 1 - keep_square
-        kernels.adam(weights, *moments, first, second, *scalars, root, self.eps)
+    @property
+    def kind(self) -> int:
+        return ADAM
+
+    def numbers(self, step: int, gradients: int) -> Array:
+        """Return 1 over the number of gradients that are added up; the learning rate over the correction of the mean's
+        bias; the decay; 1 over the root of the correction of the bias of the mean of squares; eps; how much of the mean
+        stays, how much of the mean of squares; and 1 less each of the two.
+
+        Args:
+            step: The number of this update, from 1.
+            gradients: How many gradients are added up; 2 for a single one, which is given twice.
+        """
+        mean, square = self.betas
+        size, root = self.lr / (1 - mean**step), 1 / math.sqrt(1 - square**step)
+        return _float32(1 / gradients, size, self.weight_decay, root, self.eps, mean, square, 1 - mean, 1 - square)
 
 
-@cache
-def _kernels() -> ModuleType:
-    """Return the module that Numba compiles, for which the program that calls `train` has no need."""
-    from updraft_learner.shared import kernels
-
-    return kernels
+def _float32(*numbers: float) -> Array:
+    return np.array(numbers, np.float32)
 
 
 def _positive(name: str, value: float) -> None:

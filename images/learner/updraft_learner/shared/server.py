@@ -7,11 +7,14 @@ calls `recover` first. The order of the stores below is what docs/design/models/
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from updraft_learner.shared.memory import ALL, SLOTS, Array, Segment
+from updraft_learner.shared.memory import ALL, SLOTS, Segment
 from updraft_learner.shared.optimizers import SGD, Adam
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,10 @@ class RangeServer:
         self._range = range_
         self._optimizer = optimizer
         self._synchronous = synchronous
-        chunks, arrays = self._layout.chunks[range_], (memory.weights, *memory.moments)
-        # Views, made once: making them for each gradient would take a tenth of the server's time.
-        self._states = [tuple(each[chunk] for each in arrays) for chunk in chunks]
-        self._undo = [tuple(each[: chunk.stop - chunk.start] for each in memory.undo[range_]) for chunk in chunks]
-        self._gradients = [[[slot[chunk] for chunk in chunks] for slot in slots] for slots in memory.slots]
-        scratch = np.empty(self._layout.chunk, np.float32)
-        self._scratch = [scratch[: chunk.stop - chunk.start] for chunk in chunks]
+        low, high = self._layout.bounds[range_]
+        self._place = self._layout.progress(range_), low, high, self._layout.chunk
+        self._arrays = _places(self._layout.state()), _places(self._layout.undo(range_))
+        self._scratch = np.empty(self._layout.chunk, np.float32)
         self._next = 0  # the learner to look at first
 
     def recover(self) -> bool:
@@ -96,28 +96,11 @@ class RangeServer:
 
     def _work(self, item: Item) -> None:
         """Apply the chunks that are left, and count the gradient; the intent is stored."""
-        memory, progress = self._memory, self._layout.progress(self._range)
-        slots = [self._gradients[learner][item.number % SLOTS] for learner in self._contributing(item)]
+        memory, optimizer = self._memory, self._optimizer
+        slots = _places([self._layout.slot(learner, item.number % SLOTS) for learner in self._contributing(item)])
         step = memory.load(self._layout.intent_update(self._range))
-        divisor = max(2, len(slots))
-        done, whole = divmod(memory.load(progress), 2)
-        for number in range(done, len(self._states)):
-            state, undo = self._states[number], self._undo[number]
-            if whole:  # a killed server was changing this chunk
-                for target, source in zip(state, undo, strict=True):
-                    memory.copy(target, source)
-                whole = 0
-            else:
-                for target, source in zip(undo, state, strict=True):
-                    memory.copy(target, source)
-                memory.store(progress, 2 * number + 1)
-            first, second = _two([slot[number] for slot in slots], self._scratch[number])
-
-            def act(weights: Array, *moments: Array, first: Array = first, second: Array = second) -> None:
-                self._optimizer.update(weights, moments, first, second, step, divisor)
-
-            memory.change(state, act)
-            memory.store(progress, 2 * number + 2)
+        numbers = optimizer.numbers(step, max(2, len(slots)))
+        memory.apply(*self._place, *self._arrays, slots, optimizer.kind, numbers, self._scratch)
         memory.store(self._layout.updates(self._range), step)
         self._finish(item)
 
@@ -149,12 +132,5 @@ class RangeServer:
         return self._memory.load(self._layout.pushed(learner))
 
 
-def _two(given: list[Array], scratch: Array) -> tuple[Array, Array]:
-    """Return two arrays with the sum of all, the same array twice for a single one. The order of the learners is kept,
-    so that the sum has the same bits each time."""
-    if len(given) < 3:
-        return given[0], given[-1]
-    np.add(given[0], given[1], out=scratch)
-    for each in given[2:-1]:
-        np.add(scratch, each, out=scratch)
-    return scratch, given[-1]
+def _places(starts: list[int]) -> Places:
+    return np.array(starts, np.int64)
