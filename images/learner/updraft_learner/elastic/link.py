@@ -6,8 +6,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from updraft_learner.elastic.member_state import MemberState
@@ -15,6 +15,18 @@ from updraft_learner.elastic.membership import Message
 
 RETRY_SECONDS = 0.1
 Value = TypeVar("Value")
+
+
+class _Locked:
+    def __init__(self, lock: threading.RLock, member: MemberState) -> None:
+        self._lock, self._member = lock, member
+
+    def __enter__(self) -> MemberState:
+        self._lock.acquire()
+        return self._member
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Link:
@@ -27,7 +39,8 @@ class Link:
 
     def __init__(self, member: MemberState, address: tuple[str, int] | None, token: str = "") -> None:
         self._address, self._member, self._token = address, member, token
-        self._changed = threading.Condition(threading.RLock())
+        lock = threading.RLock()
+        self._changed, self._locked = threading.Condition(lock), _Locked(lock, member)
         self._connection: socket.socket | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="updraft-elastic-link", daemon=True)
@@ -46,10 +59,9 @@ class Link:
         if self._thread.is_alive():
             self._thread.join(2.0)
 
-    @contextmanager
-    def locked(self) -> Iterator[MemberState]:
-        with self._changed:
-            yield self._member
+    def locked(self) -> _Locked:
+        """Return a context in which the state may be used. Each step needs it three times."""
+        return self._locked
 
     def send(self, message: Message) -> None:
         """Send if there is a connection; `MemberState.hello` repeats what matters on the next one."""

@@ -51,8 +51,7 @@ class Prefetcher:
         return self._order.finished(cursor)
 
     def parts(self, cursor: DataCursor) -> list[int]:
-        parts = self._order.parts(cursor, self._rank, self._learners)
-        return [part for part, indices in parts.items() if indices]
+        return [part for part, number in self._order.counts(cursor, self._rank, self._learners).items() if number]
 
     def regroup(self, rank: int, learners: int) -> None:
         """Forget what was fetched: its samples are drawn again, by whoever has them now."""
@@ -69,7 +68,7 @@ class Prefetcher:
             Exception: what the data set raised.
         """
         mine = self._order.parts(cursor, self._rank, self._learners)[part]
-        weight = len(mine) / len(self._order.draw(cursor, self._learners))
+        weight = len(mine) / self._order.drawn(cursor, self._learners)
         if not (self._ahead or self._workers):
             return self._fetch(mine), weight
         following = cursor

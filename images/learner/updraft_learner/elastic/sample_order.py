@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True, order=True)
 class DataCursor:
@@ -65,16 +67,25 @@ class SampleOrder:
         if self.finished(cursor):
             return ()
         end = cursor.position + self.samples_of_step(learners)
-        return _permutation(self.seed, cursor.epoch, self.length)[cursor.position : end]
+        indices: list[int] = _permutation(self.seed, cursor.epoch, self.length)[cursor.position : end].tolist()
+        return tuple(indices)
+
+    def drawn(self, cursor: DataCursor, learners: int = 1) -> int:
+        """Return how many samples the step at `cursor` has."""
+        return 0 if self.finished(cursor) else min(self.samples_of_step(learners), self.length - cursor.position)
+
+    def counts(self, cursor: DataCursor, rank: int, learners: int) -> dict[int, int]:
+        """Return how many samples `rank` uses in the step at `cursor`, by virtual rank. Without virtual ranks, the
+        learner itself is one. A part has none if there are fewer samples than parts."""
+        drawn, parts = self.drawn(cursor, learners), self.virtual_ranks or learners
+        begin, end = bounds(parts, rank, learners)
+        return {each: size(drawn, each, parts) for each in range(begin, end)}
 
     def parts(self, cursor: DataCursor, rank: int, learners: int) -> dict[int, tuple[int, ...]]:
-        """Return the indices that `rank` uses in the step at `cursor`, by virtual rank. Without virtual ranks, the
-        learner itself is one. A part is empty if there are fewer samples than parts."""
-        indices = self.draw(cursor, learners)
-        if not self.virtual_ranks:
-            return {rank: share(indices, rank, learners)}
-        begin, end = bounds(self.virtual_ranks, rank, learners)
-        return {each: share(indices, each, self.virtual_ranks) for each in range(begin, end)}
+        """Return the indices that `counts` counts."""
+        indices, parts = self.draw(cursor, learners), self.virtual_ranks or learners
+        begin, end = bounds(parts, rank, learners)
+        return {each: share(indices, each, parts) for each in range(begin, end)}
 
     def after(self, cursor: DataCursor, learners: int = 1) -> DataCursor:
         """Return where the next step begins, once the step at `cursor` is committed."""
@@ -101,8 +112,13 @@ def bounds(length: int, rank: int, learners: int) -> tuple[int, int]:
     return begin, begin + each + (rank < more)
 
 
+def size(length: int, rank: int, learners: int) -> int:
+    """Return how many of `length` things `rank` has."""
+    return length // learners + (rank < length % learners)
+
+
 @lru_cache(maxsize=2)
-def _permutation(seed: int, epoch: int, length: int) -> tuple[int, ...]:
-    indices = list(range(length))
-    random.Random(f"{seed}/{epoch}").shuffle(indices)
-    return tuple(indices)
+def _permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    # RandomState, not Generator: NumPy promises that its permutations never change, and a checkpoint relies on that.
+    bits = random.Random(f"{seed}/{epoch}").getrandbits(32)
+    return np.random.RandomState(bits).permutation(length)

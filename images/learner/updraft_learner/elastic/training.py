@@ -199,6 +199,7 @@ class Training:
         shards: OptimizerShards | None = None,
     ) -> None:
         self._model, self._optimizer, self._also = model, optimizer, also
+        self._model_buffers = list(model.buffers())
         self._samples = samples
         self._hang_seconds, self._after_step = hang_seconds, after_step
         self._virtual_ranks, self._grown, self._shards = virtual_ranks, grown, shards
@@ -376,7 +377,7 @@ class Training:
             if self._virtual_ranks:
                 self._optimizer.zero_grad()
                 if part == 0:
-                    self._buffers_after = [each.detach().clone() for each in self._model.buffers()]
+                    self._buffers_after = [each.detach().clone() for each in self._model_buffers]
                 self._restore(self._buffers)
             return not self._parts and self._commit()
 
@@ -387,8 +388,7 @@ class Training:
 
     def _one_step(self) -> Iterator[Any]:
         self._parts = self._samples.parts(self._cursor)
-        with torch.no_grad():
-            self._buffers = [each.detach().clone() for each in self._model.buffers()]
+        self._buffers = [each.detach().clone() for each in self._model_buffers]
         self._buffers_after = None
         self._work = 0.0
         self._reports.begin()
@@ -429,9 +429,9 @@ class Training:
         assert self._group is not None
         self._reports.computed(self._work)
         with self._linked().locked() as member:
-            flag = member.flag()
+            flag, is_broken = member.flag(), member.is_broken()
         try:
-            if self._is_broken():
+            if is_broken:
                 raise Broken("another learner gave up this generation", 0.0)
             if self._buffers_after is not None:
                 self._restore(self._buffers_after)
@@ -484,7 +484,7 @@ class Training:
         self._waited = waited
 
     def _restore(self, buffers: list[torch.Tensor]) -> None:
-        for buffer, value in zip(self._model.buffers(), buffers, strict=True):
+        for buffer, value in zip(self._model_buffers, buffers, strict=True):
             buffer.copy_(value)
 
     def _join(self) -> None:
@@ -672,12 +672,11 @@ class Training:
         warm_up_transfer(self._copied_state())
         if warm_up is None:
             return
-        before = [each.detach().clone() for each in self._model.buffers()]
+        before = [each.detach().clone() for each in self._model_buffers]
         warm_up().backward()
         self._optimizer.zero_grad()
         with torch.no_grad():
-            for buffer, value in zip(self._model.buffers(), before, strict=True):
-                buffer.copy_(value)
+            self._restore(before)
 
     def _register(self, name: str, address: str | None) -> None:
         to = None
