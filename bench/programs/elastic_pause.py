@@ -133,7 +133,7 @@ def steady(given: dict[str, Any]) -> None:
 
     What elasticity adds is what is neither the program's nor part of any data-parallel step: the clock runs from the
     request for a batch to its arrival, and in `step`. It stops in the backward pass, the exchange of gradients, the
-    optimizer, the fetch of samples, and while the group forms for the first time.
+    optimizer, and while samples are drawn and fetched.
     """
     import torch
     import torch.distributed as dist
@@ -173,10 +173,11 @@ def steady(given: dict[str, Any]) -> None:
     GradientExchange.sum = excluded(GradientExchange.sum)  # type: ignore[method-assign]
     optimizer.step, optimizer.zero_grad = excluded(optimizer.step), excluded(optimizer.zero_grad)
     training._samples.get = excluded(training._samples.get)  # type: ignore[method-assign]
-    training._join = excluded(training._join)  # type: ignore[method-assign]
     torch.Tensor.backward = excluded(torch.Tensor.backward)  # type: ignore[method-assign]
     own, steps, blocks = 0.0, 0, []
     batches = iter(training)
+    ids = next(batches)
+    training.step(loss_of(model(inputs[ids]), labels[ids]))  # the group has formed
     share = given["batch"] // 2
     while steps < given["steps"]:
         began_block = time.perf_counter()

@@ -41,11 +41,22 @@ def test_virtual_ranks_and_a_grown_batch_use_each_sample_once(
         used: dict[int, Counter[int]] = defaultdict(Counter)
         while not order.finished(cursor):
             number = learners[step % len(learners)]
+            assert order.drawn(cursor, number) == len(order.draw(cursor, number))
             for rank in range(number):
-                for indices in order.parts(cursor, rank, number).values():
+                parts = order.parts(cursor, rank, number)
+                assert order.counts(cursor, rank, number) == {part: len(indices) for part, indices in parts.items()}
+                for indices in parts.values():
                     used[cursor.epoch].update(indices)
             cursor, step = order.after(cursor, number), step + 1
         assert used == {epoch: Counter(range(length)) for epoch in range(2)}
+
+
+def test_the_order_never_changes_since_checkpoints_rely_on_it() -> None:
+    order = SampleOrder(10, 10, 2, seed=3)
+    assert [order.draw(DataCursor(epoch)) for epoch in range(2)] == [
+        (3, 5, 7, 8, 9, 4, 2, 1, 6, 0),
+        (8, 6, 4, 0, 7, 5, 9, 1, 2, 3),
+    ]
 
 
 class InMemory:

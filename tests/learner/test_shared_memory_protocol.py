@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -23,17 +24,24 @@ from updraft_learner.shared import kernels
 from updraft_learner.shared.memory import Array, Segment, SharedLayout
 from updraft_learner.shared.optimizers import SGD, Adam
 from updraft_learner.shared.publisher import Publisher
-from updraft_learner.shared.server import RangeServer
+from updraft_learner.shared.server import Item, RangeServer
 
 pytestmark = [pytest.mark.torch, pytest.mark.turn(2), pytest.mark.timeout(600)]
 Optimizer = SGD | Adam
-OPTIMIZERS: tuple[Optimizer, ...] = (SGD(lr=1.0), SGD(lr=0.5, momentum=0.9, weight_decay=0.01), Adam(lr=0.1))
+OPTIMIZERS: tuple[Optimizer, ...] = (
+    SGD(lr=1.0),
+    SGD(lr=1.0, weight_decay=0.1),
+    SGD(lr=0.5, momentum=0.9),
+    SGD(lr=0.5, momentum=0.9, weight_decay=0.01),
+    Adam(lr=0.1, weight_decay=0.01),
+)
 
 
 def apply(optimizer: Optimizer, weights: Array, moments: tuple[Array, ...], gradient: Array, step: int) -> None:
     """Do an update in NumPy, in the order in which `kernels` does it."""
     real = np.float32
-    gradient = gradient + real(optimizer.weight_decay) * weights
+    if optimizer.weight_decay or isinstance(optimizer, Adam):
+        gradient = gradient + real(optimizer.weight_decay) * weights
     if isinstance(optimizer, SGD):
         if moments:
             moments[0][:] = real(optimizer.momentum) * moments[0] + gradient
@@ -57,6 +65,7 @@ class FragileSegment(Segment):
     def __init__(self, layout: SharedLayout) -> None:
         super().__init__(layout, bytearray(layout.bytes))
         self.fuse: int | None = None
+        self.stored_by_a_crash: bool | None = None  # the word in whose store the writer dies; None: by chance
         self.chance = Random(0)
         self.writes = 0
         self.stored: list[tuple[int, int]] = []
@@ -70,7 +79,8 @@ class FragileSegment(Segment):
 
     def store(self, word: int, value: int) -> None:
         burns = self._burns()
-        if not burns or self.chance.random() < 0.5:
+        stored = self.chance.random() < 0.5 if self.stored_by_a_crash is None else self.stored_by_a_crash
+        if not burns or stored:
             super().store(word, value)
             self.stored.append((word, value))
         if burns:
@@ -272,16 +282,16 @@ TestSharedMemory.settings = settings(max_examples=60, stateful_step_count=30, de
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("staleness", [None, 1])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stored", list(product((False, True), repeat=2)))
 def test_a_crash_in_each_write_and_in_each_of_its_recovery_changes_nothing(
-    optimizer: Optimizer, staleness: int | None, seed: int
+    optimizer: Optimizer, staleness: int | None, stored: tuple[bool, bool]
 ) -> None:
-    expected, _ = _two_crashes(optimizer, staleness, None, None, seed)
+    expected, _ = _two_crashes(optimizer, staleness, None, None, stored)
     first = 0
     while True:
         second = 0
         while True:
-            memory, gone = _two_crashes(optimizer, staleness, first, second, seed)
+            memory, gone = _two_crashes(optimizer, staleness, first, second, stored)
             assert memory.weights.tobytes() == expected.weights.tobytes()
             assert all(a.tobytes() == b.tobytes() for a, b in zip(memory.moments, expected.moments, strict=True))
             bells = memory.layout.bell(0)  # they count who was woken
@@ -296,7 +306,7 @@ def test_a_crash_in_each_write_and_in_each_of_its_recovery_changes_nothing(
 
 
 def _two_crashes(
-    optimizer: Optimizer, staleness: int | None, first: int | None, second: int | None, seed: int
+    optimizer: Optimizer, staleness: int | None, first: int | None, second: int | None, stored: tuple[bool, bool]
 ) -> tuple[FragileSegment, int]:
     """Two gradients of two learners, applied by a server that dies in its write number `first`, and its successor in
     its write number `second`; return the memory and how many died."""
@@ -311,7 +321,8 @@ def _two_crashes(
     while True:
         server = RangeServer(memory, 0, optimizer, synchronous=staleness is None)
         memory.fuse = fuses[gone] if gone < 2 else None
-        memory.chance = Random(2 * seed + gone)
+        memory.chance = Random(gone)
+        memory.stored_by_a_crash = stored[gone] if gone < 2 else None
         try:
             server.recover()
             # A successor begins with another learner than the dead server would have: the same one decides here.
@@ -322,3 +333,36 @@ def _two_crashes(
             gone += 1
             continue
         return memory, gone
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("learners", [1, 2, 3, 5])
+@pytest.mark.parametrize("torn", [False, True])
+def test_the_compiled_loop_does_what_the_same_code_does_as_python(
+    optimizer: Optimizer, learners: int, torn: bool
+) -> None:
+    layout = SharedLayout(1000, optimizer.moments, learners, ranges=2, chunk=96)
+    memories = Segment(layout, bytearray(layout.bytes)), FragileSegment(layout)
+    low, high = layout.bounds[1]
+    for memory in memories:
+        chance = np.random.default_rng(0)
+        memory.values[:] = np.abs(chance.standard_normal(memory.values.size, np.float32))
+        for slots in memory.slots:
+            for slot in slots:
+                slot[:] = chance.standard_normal(slot.size, np.float32)
+                slot[::7] = -0.0
+        for learner in range(learners):
+            memory.store(layout.pushed(learner), 1)
+        if torn:  # in its second chunk
+            memory.store(layout.intent_update(1), 1)
+            memory.store(layout.progress(1), 3)
+            memory.store(layout.intent(1), Item(None, 1).intent())
+            memory.weights[low + 96 : low + 192] = np.nan
+        server = RangeServer(memory, 1, optimizer, synchronous=True)
+        assert server.recover() == torn
+        assert server.turn() != torn
+    compiled, python = memories
+    assert compiled.values.tobytes() == python.values.tobytes()
+    bells = layout.bell(0)
+    assert compiled.words[:bells].tobytes() == python.words[:bells].tobytes()
+    assert compiled.load(layout.progress(1)) == 2 * -(-(high - low) // 96)

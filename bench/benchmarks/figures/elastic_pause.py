@@ -45,8 +45,9 @@ NOTES = (
     "*Prepare*: the newcomer's start, imports and model, while the others train. *Switch*: from the readiness of the "
     "newcomer, or the request, to the first step of the new group. *Topology*: all are connected. *Transfer*: the "
     "newcomer has the state, from both others at the same time.",
-    "*Cost while nothing happens*: what `next` and `step` do beyond the fetch of samples, the backward pass, the "
-    "exchange of gradients and the optimizer; the sum by the clock, over the time of all steps. *Blocks*: steps of two "
+    "*Cost while nothing happens*: what `next` and `step` do beyond drawing and fetching samples, the backward pass, "
+    "the exchange of gradients and the optimizer, with 10 MB; the sum by the clock over the time of all steps. Samples "
+    "are fetched between steps here (`ahead=0`), so no thread fetches while the clock runs. *Blocks*: steps of two "
     "elastic learners and of DistributedDataParallel in turn; the mean of the ratios with 95 % confidence.",
     "*Break-even*: for how many seconds a further device must be free, so that a job gains from it as much as its two "
     "resizes cost. The pauses of *scale-out* and *scale-in* as measured here; the job is "

@@ -82,7 +82,7 @@ class SampleOrder:
         return {each: size(drawn, each, parts) for each in range(begin, end)}
 
     def parts(self, cursor: DataCursor, rank: int, learners: int) -> dict[int, tuple[int, ...]]:
-        """Return the indices that `counts` counts."""
+        """Return the indices that `rank` uses in the step at `cursor`, by virtual rank, as `counts` does."""
         indices, parts = self.draw(cursor, learners), self.virtual_ranks or learners
         begin, end = bounds(parts, rank, learners)
         return {each: share(indices, each, parts) for each in range(begin, end)}

@@ -199,7 +199,7 @@ class Training:
         shards: OptimizerShards | None = None,
     ) -> None:
         self._model, self._optimizer, self._also = model, optimizer, also
-        self._model_buffers = list(model.buffers())
+        self._buffers_of = [each._buffers for each in model.modules()]  # as they are now: a program may replace them
         self._samples = samples
         self._hang_seconds, self._after_step = hang_seconds, after_step
         self._virtual_ranks, self._grown, self._shards = virtual_ranks, grown, shards
@@ -377,7 +377,7 @@ class Training:
             if self._virtual_ranks:
                 self._optimizer.zero_grad()
                 if part == 0:
-                    self._buffers_after = [each.detach().clone() for each in self._model_buffers]
+                    self._buffers_after = self._copied_buffers()
                 self._restore(self._buffers)
             return not self._parts and self._commit()
 
@@ -388,7 +388,7 @@ class Training:
 
     def _one_step(self) -> Iterator[Any]:
         self._parts = self._samples.parts(self._cursor)
-        self._buffers = [each.detach().clone() for each in self._model_buffers]
+        self._buffers = self._copied_buffers()
         self._buffers_after = None
         self._work = 0.0
         self._reports.begin()
@@ -484,8 +484,14 @@ class Training:
         self._waited = waited
 
     def _restore(self, buffers: list[torch.Tensor]) -> None:
-        for buffer, value in zip(self._model_buffers, buffers, strict=True):
+        for buffer, value in zip(self._model_buffers(), buffers, strict=True):
             buffer.copy_(value)
+
+    def _copied_buffers(self) -> list[torch.Tensor]:
+        return [each.detach().clone() for each in self._model_buffers()]
+
+    def _model_buffers(self) -> list[torch.Tensor]:
+        return [each for some in self._buffers_of for each in some.values() if each is not None]
 
     def _join(self) -> None:
         """Become a member of a generation, the first or a later one."""
@@ -672,7 +678,7 @@ class Training:
         warm_up_transfer(self._copied_state())
         if warm_up is None:
             return
-        before = [each.detach().clone() for each in self._model_buffers]
+        before = self._copied_buffers()
         warm_up().backward()
         self._optimizer.zero_grad()
         with torch.no_grad():

@@ -14,8 +14,6 @@ import numpy as np
 from numba import boolean, float32, int32, int64, njit, void
 from numba.extending import intrinsic, overload
 
-from updraft_learner.shared.optimizers import DESCENT, MOMENTUM
-
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -38,7 +36,7 @@ def _compiled(signature: Any) -> Callable[[Kernel], Kernel]:
 
 
 def store(words: Words, place: int, value: int) -> None:
-    """Set a word; atomic. What is written before it is in memory before it, and what is written later, after it."""
+    """Set a word; atomic. Earlier writes become visible before it, and later ones after it."""
     words[place] = value
 
 
@@ -72,7 +70,7 @@ def _copy_two(target: Array, source: Array, other_target: Array, other_source: A
 @_compiled(void(_array, _words, int64, _words, int64, int64))
 def _copy_all(values: Array, targets: Words, to: int, sources: Words, begin: int, size: int) -> None:
     """Copy `size` elements of each array, from its element `begin` to the other's element `to`; two arrays at once,
-    which keeps more reads of the memory on their way."""
+    so that more reads of the memory are in flight."""
     for each in range(0, sources.size - 1, 2):
         first, second = targets[each] + to, targets[each + 1] + to
         origin, other = sources[each] + begin, sources[each + 1] + begin
@@ -133,7 +131,7 @@ def adam(weights: Array, mean: Array, square: Array, first: Array, second: Array
         weights[i] -= size * mean[i] / (math.sqrt(square[i]) * root + eps)
 
 
-@_compiled(void(_words, _array, *[int64] * 4, *[_words] * 3, int64, _array, _array))
+@_compiled(void(_words, _array, *[int64] * 4, *[_words] * 3, _array, _array))
 def apply(
     words: Words,
     values: Array,
@@ -144,7 +142,6 @@ def apply(
     state: Words,
     undo: Words,
     gradients: Words,
-    kind: int,
     numbers: Array,
     scratch: Array,
 ) -> None:
@@ -160,10 +157,11 @@ def apply(
         low: The first element of the range.
         high: The element after its last one.
         chunk: How many elements are changed at once.
-        state: Where in `values` the weights begin, and each array of moments.
+        state: Where in `values` the weights begin, and each array of moments; how many moments there are says which
+            optimizer it is.
         undo: Where their undo copies begin, `chunk` long each.
-        gradients: Where the gradients begin that are added up, in this order.
-        kind: The optimizer's, as its numbers.
+        gradients: Where the gradients begin that are added up, in this order. A single one is added to itself; then its
+            scale in `numbers` is half as large.
         numbers: What the optimizer's `numbers` returns for this update.
         scratch: `chunk` elements of this process.
     """
@@ -184,11 +182,11 @@ def apply(
             _add(scratch[:size], first, values[gradients[each] + start : gradients[each] + stop])
             first = scratch[:size]
         weights = values[state[0] + start : state[0] + stop]
-        if kind == DESCENT:
+        if state.size == 1:
             descend(weights, first, second, numbers)
         else:
             moment = values[state[1] + start : state[1] + stop]
-            if kind == MOMENTUM:
+            if state.size == 2:
                 descend_with_momentum(weights, moment, first, second, numbers)
             else:
                 square = values[state[2] + start : state[2] + stop]

@@ -19,7 +19,7 @@ What is stored first is seen first, which x86-64 promises; `require_ordered_stor
 | `limit` | who called `train` | after how many gradients each learner pauses; 0: no pause is wanted |
 
 A word more of each learner and each server is its bell (`waiting.py`), on which the protocol does not rest.
-`learner`, `slot`, `range` and chunk are counted from 0, gradients from 1. Tests subclass Segment to crash in a change.
+`learner`, `slot`, `range` and chunk are counted from 0, gradients from 1. Tests subclass Segment to crash in a write.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Segment:
 
     def apply(self, *arguments: Any) -> None:
         """Call `kernels.apply` with the words, the values and these arguments."""
-        from updraft_learner.shared import kernels  # compiled by Numba: only servers need it
+        from updraft_learner.shared import kernels  # compiles; the process that calls `train` does not need it
 
         kernels.apply(np.frombuffer(self.words, np.int64), self.values, *arguments)
 

@@ -1,7 +1,7 @@
 """The optimizers of the server, as PyTorch has them. `train` takes one of them. `kernels` does the arithmetic.
 
-An update is elementwise, so it has the same bits whether it is done on the whole model or chunk by chunk. `kind` and
-`numbers` are what `kernels.apply` takes.
+An update is elementwise, so it has the same bits whether it is done on the whole model or chunk by chunk.
+`numbers` is what `kernels` takes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from updraft_learner.shared.errors import InvalidSetting
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
-DESCENT, MOMENTUM, ADAM = range(3)  # the kinds of updates of `kernels.apply`
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,6 @@ class SGD:
     @property
     def moments(self) -> int:
         return 1 if self.momentum else 0
-
-    @property
-    def kind(self) -> int:
-        return MOMENTUM if self.momentum else DESCENT
 
     def numbers(self, step: int, gradients: int) -> Array:
         """Return 1 over the number of gradients that are added up, the learning rate, the decay, and the momentum.
@@ -88,14 +83,11 @@ class Adam:
     def moments(self) -> int:
         return 2
 
-    @property
-    def kind(self) -> int:
-        return ADAM
-
     def numbers(self, step: int, gradients: int) -> Array:
-        """Return 1 over the number of gradients that are added up; the learning rate over the correction of the mean's
-        bias; the decay; 1 over the root of the correction of the bias of the mean of squares; eps; how much of the mean
-        stays, how much of the mean of squares; and 1 less each of the two.
+        """Return what `kernels.adam` reads.
+
+        In its order: 1 over the number of gradients; the learning rate over the bias correction of the mean; the weight
+        decay; 1 over the root of the bias correction of the square; eps; both betas; 1 less each of them.
 
         Args:
             step: The number of this update, from 1.

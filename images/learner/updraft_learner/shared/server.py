@@ -1,7 +1,8 @@
 """The server: applies what learners have pushed to the range of the weights that it owns, each gradient once, in order.
 
 It never waits on a particular learner: `turn` applies whatever can be applied, or says that nothing can. A new server
-calls `recover` first. The order of the stores below is what docs/design/models/shared_memory.pml checks.
+calls `recover` first. The order of the stores here and in `kernels.apply` is what
+docs/design/models/shared_memory.pml checks.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class RangeServer:
         slots = _places([self._layout.slot(learner, item.number % SLOTS) for learner in self._contributing(item)])
         step = memory.load(self._layout.intent_update(self._range))
         numbers = optimizer.numbers(step, max(2, len(slots)))
-        memory.apply(*self._place, *self._arrays, slots, optimizer.kind, numbers, self._scratch)
+        memory.apply(*self._place, *self._arrays, slots, numbers, self._scratch)
         memory.store(self._layout.updates(self._range), step)
         self._finish(item)
 
