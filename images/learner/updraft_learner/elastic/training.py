@@ -370,16 +370,16 @@ class Training:
         assert self._exchange is not None
         self._drawn = False
         loss.backward()
-        with torch.no_grad():
-            part = self._parts.pop(0)
-            self._work += self._weight
-            self._exchange.add(part, self._weight, with_square=self._grown is not None)
-            if self._virtual_ranks:
-                self._optimizer.zero_grad()
-                if part == 0:
-                    self._buffers_after = self._copied_buffers()
-                self._restore(self._buffers)
-            return not self._parts and self._commit()
+        # Gradients and buffers need no gradients, so what follows records none, and saves a `no_grad` in each step.
+        part = self._parts.pop(0)
+        self._work += self._weight
+        self._exchange.add(part, self._weight, with_square=self._grown is not None)
+        if self._virtual_ranks:
+            self._optimizer.zero_grad()
+            if part == 0:
+                self._buffers_after = self._copied_buffers()
+            self._restore(self._buffers)
+        return not self._parts and self._commit()
 
     def _save_to(self, checkpoints: Checkpointer) -> None:
         self._saving = Saving(checkpoints)
@@ -411,8 +411,7 @@ class Training:
                 self._undo(0.0)
         if self._waited is None:
             self._refuse_idleness()
-            with torch.no_grad():
-                self._commit()
+            self._commit()
 
     def _refuse_idleness(self) -> None:
         """Raise RuntimeError if `step` is not called before this step is committed, and the program relies on that."""
@@ -472,15 +471,15 @@ class Training:
             if self._shards is None:
                 self._optimizer.step()
             else:
-                self._shards.begin_step()
-                self._shards.update(self._group)
+                with torch.no_grad():
+                    self._shards.begin_step()
+                    self._shards.update(self._group)
 
     def _undo(self, waited: float) -> None:
         """Give up the step, and the generation."""
         self._optimizer.zero_grad()
         self._parts = []
-        with torch.no_grad():
-            self._restore(self._buffers)
+        self._restore(self._buffers)
         self._waited = waited
 
     def _restore(self, buffers: list[torch.Tensor]) -> None:
