@@ -226,6 +226,11 @@ class Run:
         given = {**self._given, "log": str(self.folder / f"{name}.jsonl")}
         self.start(name, [__file__, "learner", json.dumps(given)], UPDRAFT_ELASTIC=f"127.0.0.1:{self.port}")
 
+    def kill(self, name: str) -> None:
+        """Send SIGKILL, and wait until the process is gone: only then are its connections closed."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
     def start_torchrun(self, name: str, learners: int) -> None:
         given = {**self._given, "log": str(self.folder / "torchrun.jsonl")}
         given["checkpoint"] = str(self.folder / "checkpoint.pt")
@@ -329,6 +334,7 @@ def elastic_rounds(megabytes: float, batch: int, rounds: int) -> dict[str, Any]:
             generation = run.steps("a")[-1]["generation"]
             asked = time.monotonic()
             act()
+            acted = time.monotonic()
             run.wait_for_steps("a", learners, asked)
             seconds, step = pause(run.steps("a"), asked, learners)
             change = newest_change(run, "a", learners, generation)
@@ -345,6 +351,8 @@ def elastic_rounds(megabytes: float, batch: int, rounds: int) -> dict[str, Any]:
                 row |= {"prepare": prepared - asked, "switch": switched - prepared}
             else:
                 row["switch"] = switched - asked
+            if kind == "crash":
+                row["death"] = acted - asked
             found[kind].append(row)
 
         for number in range(rounds):
@@ -352,7 +360,7 @@ def elastic_rounds(megabytes: float, batch: int, rounds: int) -> dict[str, Any]:
             event("scale-out", 3, lambda name=joining: run.start_learner(name), joining)  # type: ignore[misc]
             event("scale-in", 2, lambda name=joining: run.processes[name].send_signal(signal.SIGTERM))  # type: ignore[misc]
             event("scale-out", 3, lambda name=killed: run.start_learner(name), killed)  # type: ignore[misc]
-            event("crash", 2, lambda name=killed: run.processes[name].kill())  # type: ignore[misc]
+            event("crash", 2, lambda name=killed: run.kill(name))  # type: ignore[misc]
         losses = {each["step"]: each["loss"] for each in run.steps("b") if each["done"]}
     return {"events": found, "losses": losses}
 

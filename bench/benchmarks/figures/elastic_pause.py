@@ -25,7 +25,7 @@ SIZES = ({"megabytes": 1, "batch": 1024}, {"megabytes": 10, "batch": 256}, {"meg
 STEADY = {**SIZES[1], "block": 100, "other_block": 50}
 STEPS = 10_000
 EVENTS = ("scale-out", "scale-in", "crash")
-PARTS = ("prepare", "switch", "topology", "transfer")
+PARTS = ("prepare", "switch", "topology", "transfer", "death")
 MOST_STEPS = Budget(at="most", value=3)
 MOST_OF_RESTART = Budget(at="most", value=0.01)
 MOST_COST = Budget(at="most", value=0.003)
@@ -44,7 +44,8 @@ NOTES = (
     "newest of every tenth step.",
     "*Prepare*: the newcomer's start, imports and model, while the others train. *Switch*: from the readiness of the "
     "newcomer, or the request, to the first step of the new group. *Topology*: all are connected. *Transfer*: the "
-    "newcomer has the state, from both others at the same time.",
+    "newcomer has the state, from both others at the same time. *Death*: the kernel frees the memory of a killed process "
+    "before it closes its connections; nobody knows of the crash before that.",
     "*Cost while nothing happens*: what `next` and `step` do beyond drawing and fetching samples, the backward pass, "
     "the exchange of gradients and the optimizer, with 10 MB; the sum by the clock over the time of all steps. Samples "
     "are fetched between steps here (`ahead=0`), so no thread fetches while the clock runs. *Blocks*: steps of two "
