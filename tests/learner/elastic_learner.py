@@ -134,6 +134,7 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     end = {
         "outcome": training.outcome,
         "steps": training.steps,
+        "rank": training.rank,
         "digest": digest(training),
         "model": model_digest(model),
     }

@@ -173,6 +173,7 @@ class Run:
         ends = [end for name in self.pids if (end := self.last(name)).get("outcome") == "finished"]
         assert ends, "nobody finished"
         assert len({end["digest"] for end in ends}) == 1, ends
+        assert len({end["rank"] for end in ends}) == len(ends), ends  # one of them writes the result
         parts_of_step = self._options.get("virtual_ranks", 0)
         per_epoch = -(-self.samples // self.batch)
         in_shards = self._given["in_shards"]

@@ -246,3 +246,25 @@ def test_a_program_trains_alone_outside_the_platform_and_resumes_from_a_state() 
         resumed.step(again(batch).square().mean())
     assert all(torch.equal(a, b) for a, b in zip(rest, seen[4:], strict=True))
     assert torch.equal(again.weight, model.weight)
+
+
+def test_a_hook_of_the_optimizer_clips_the_gradient_of_the_whole_batch_once_a_step() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = torch.arange(16.0).reshape(8, 2)
+    training = elastic.init(model, optimizer, data, batch=4, epochs=1, virtual_ranks=4)
+    norms: list[float] = []
+
+    def clip(*_: object) -> None:
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)))
+
+    optimizer.register_step_pre_hook(clip)
+    moved = []
+    for batch in training:
+        before = torch.cat([each.detach().flatten() for each in model.parameters()])
+        if training.step(model(batch).square().mean()):
+            after = torch.cat([each.detach().flatten() for each in model.parameters()])
+            moved.append(float((after - before).norm()))
+    assert len(norms) == 2
+    assert min(norms) > 1
+    assert moved == pytest.approx([0.001, 0.001], rel=1e-3)

@@ -24,6 +24,7 @@ from updraft.allocation.plan import plan_admissions
 from updraft.allocation.shares import Past, Shares
 from updraft.allocation.sizing import NoSizesError
 from updraft.tenants import CPU, GPU, Tenant
+from updraft.wording import counted
 
 
 def plan_sizes(
@@ -218,15 +219,15 @@ class _Sizes:
         was = self._held[each.job_id].learners
         batch = f" and a batch of {each.after.batch}" if each.after.batch is not None else ""
         if each.before == 0:
-            return f"starts with {each.after.learners} learners{batch}: the devices are free"
+            return f"starts with {counted(each.after.learners)}{batch}: the devices are free"
         if each.after.learners < was and self._coming:
             names = ", ".join(self._named(request, self._held[each.job_id]) for request in self._coming[:3])
-            return f"resized from {was} to {each.after.learners} learners{batch}: makes room for {names}"
+            return f"resized from {was} to {counted(each.after.learners)}{batch}: makes room for {names}"
         if (elastic := self._held[each.job_id].elastic) is not None and elastic.asked:
-            return f"resized from {was} to {each.after.learners} learners{batch}: {elastic.asked}"
+            return f"resized from {was} to {counted(each.after.learners)}{batch}: {elastic.asked}"
         before, after = each.speedup
         faster = f", expected to be {after / before:.2f} times as fast" if before else ""
-        return f"resized from {was} to {each.after.learners} learners{batch}: {each.reason}{faster}"
+        return f"resized from {was} to {counted(each.after.learners)}{batch}: {each.reason}{faster}"
 
     def _named(self, other: GangRequest, to: GangRequest) -> str:
         """Return the name of a job for the users of another one, who may not know the jobs of other tenants."""

@@ -18,6 +18,7 @@ from updraft.ledger.records import Job, QueueRow
 from updraft.manifest import ManifestError
 from updraft.manifest.errors import FieldError
 from updraft.schemas import EstimateErrors, QueueEntry, QueueList
+from updraft.wording import counted
 
 
 def listed(reader: JobReader) -> QueueList:
@@ -76,8 +77,7 @@ def scaled(reader: JobReader, job: Job, learners: int | None, by: str) -> str:
         )
     if learners is None:
         return "The platform chooses its learners again."
-    number = f"{learners} learner{'s' * (learners > 1)}"
-    return f"It gets {number}, and keeps them until its size is left to the platform again."
+    return f"It gets {counted(learners)}, and keeps that size until `updraft scale {job.id} auto`."
 
 
 def rules(reader: JobReader) -> tuple[Policy, Past, datetime]:

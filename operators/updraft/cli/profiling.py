@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from updraft.exceptions import RefusedError
+from updraft.wording import counted
 
 if TYPE_CHECKING:
     from updraft.client import Client
@@ -44,7 +45,7 @@ def measured_sizes(
     try:
         for learners in range(most, least - 1, -1):
             _scale(client, job, learners)
-            say(f"measuring {learners} learner{'s' * (learners > 1)} …")
+            say(f"measuring {counted(learners)} …")
             _wait_until_measured(client, job, learners)
     finally:
         _scale(client, job, None)

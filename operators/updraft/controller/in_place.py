@@ -21,6 +21,7 @@ from updraft.lifecycle.membership import Membership
 from updraft.recovery.ends import GONE_SECONDS, MISSING_SECONDS
 from updraft.recovery.failure_class import FailureClass
 from updraft.recovery.matching import failure_of
+from updraft.wording import counted
 from updraft_learner.contract import COORDINATOR_LEARNER
 from updraft_learner.elastic.report import GroupReport, Members
 
@@ -268,7 +269,8 @@ class InPlaceGroup:
         attempt = book.attempts.change_members(launch.job_id, launch.role, launch.attempt, changed)
         self.membership = attempt.membership
         self._since = {key: at for key, at in self._since.items() if key[1] in changed.learners}
-        told = f"{why}; {len(self.group.learners)} learners train on" if facts.group.state != "finished" else why
+        staying = len(set(self.group.learners) & set(changed.learners))
+        told = f"{why}; {counted(staying)} train{'s' * (staying == 1)} on" if facts.group.state != "finished" else why
         evidence = {"generation": changed.generation, "learners": list(changed.learners), "why": why}
         if facts.group.state != "finished":
             book.jobs.move(launch.job_id, State.RESIZING, told, evidence)

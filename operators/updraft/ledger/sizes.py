@@ -18,6 +18,7 @@ from updraft.ledger.tables import analyses, attempts, exchanges, grants, jobs, r
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.policy import NO_QUOTA, NO_ROOM
+from updraft.wording import counted
 
 if TYPE_CHECKING:  # NumPy, which only elastic jobs need
     from updraft.allocation.scalability import Limits, Report
@@ -241,9 +242,9 @@ def remarks(row: Row[Any], known: Measured) -> list[str]:
     from updraft.allocation.scalability import ignores_learners
 
     limits, found = limits_of(row, known), []
-    if row.pinned is not None:
+    if row.pinned is not None and row.released_at is None:
         found.append(
-            f"{row.pinned_by} has fixed it at {row.pinned} learner{'s' * (row.pinned > 1)}. `updraft scale JOB auto` "
+            f"{row.pinned_by} has fixed it at {counted(row.pinned)}. `updraft scale JOB auto` "
             "leaves its size to the platform again."
         )
     if known.refused is not None and known.refused > limits.min_learners:
@@ -253,8 +254,8 @@ def remarks(row: Row[Any], known: Measured) -> list[str]:
         )
     if not known.reports and not known.analysis.timings:
         found.append(
-            "No job of this series has reported the time of its steps yet, so it is expected to scale perfectly. Log a "
-            "metric with each step (log_metrics)."
+            "No job of this series has reported the time of its steps yet, so it is expected to scale perfectly. "
+            + ("It is measured while it trains." if limits.in_place else "Log a metric with each step (log_metrics).")
         )
     if limits.batch_ignored:
         found.append(
@@ -264,7 +265,11 @@ def remarks(row: Row[Any], known: Measured) -> list[str]:
     if ignores_learners(limits, known.reports):
         fewest = min(each.learners for each in known.reports)
         found.append(
-            f"It was not faster with more than {fewest} learner{'s' * (fewest > 1)}, so it gets no more. "
-            "Check that the program shares each batch among its learners (updraft.world_size())."
+            f"It was not faster with more than {counted(fewest)}, so it gets no more. "
+            + (
+                "Its steps may be too short for the exchange of gradients, or its learners share a machine."
+                if limits.in_place
+                else "Check that the program shares each batch among its learners (updraft.world_size())."
+            )
         )
     return found

@@ -38,4 +38,4 @@ def line_to_add(line: str) -> str:
     if found is None:
         return ""
     name = DISTRIBUTIONS.get(found[1], found[1].replace("_", "-"))
-    return f"add to the manifest: environment.requirements: [- {name}], if it is no module of your own"
+    return f"add to the manifest: environment: {{requirements: [{name}]}}, if it is no module of your own"

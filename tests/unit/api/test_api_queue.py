@@ -164,7 +164,7 @@ def test_an_elastic_job_is_scaled_by_hand(stretching: Platform) -> None:
     answer = scaled(stretching, 3)
     assert (answer.status_code, answer.json()["message"]) == (
         200,
-        "It gets 3 learners, and keeps them until its size is left to the platform again.",
+        "It gets 3 learners, and keeps that size until `updraft scale stretches-1 auto`.",
     )
     queue = stretching.ledger.queue
     target = queue.target("stretches-1")

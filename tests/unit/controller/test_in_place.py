@@ -261,7 +261,7 @@ def test_a_straggler_is_replaced_on_another_node(look: Look) -> None:
     look.says(GroupReport("training", 1, (1, 2), obeys=1))
     look()
     assert look(straggler=(2, "it is slow")).learners == (1, 3)
-    assert look.job.reason == "learner 2: it is slow; 2 learners train on"
+    assert look.job.reason == "learner 2: it is slow; 1 learner trains on"
     affinity = look.platform.cluster.pods[look.launch.pod_name(3)]["spec"]["affinity"]
     assert "slow-node" in str(affinity)
 

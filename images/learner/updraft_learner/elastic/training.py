@@ -210,6 +210,7 @@ class Training:
         self._store: Any = None
         self._link: Link | None = None
         self._group: Group | None = None
+        self._place = (0, 0)  # rank and size of the newest group
         self._exchange: exchange.GradientExchange | None = None
         self._buffers: list[torch.Tensor] = []  # as they were before this step's forward pass
         self._buffers_after: list[torch.Tensor] | None = None  # those of virtual rank 0, after it
@@ -236,12 +237,13 @@ class Training:
 
     @property
     def rank(self) -> int:
-        return self._group.rank if self._group else 0
+        """Return this learner's number in the group, from 0; after the loop, in the last group."""
+        return self._place[0]
 
     @property
     def learners(self) -> int:
-        """Return how many learners share the current step."""
-        return self._group.size if self._group else 0
+        """Return how many learners share the current step, or shared the last one; 0 before the first."""
+        return self._place[1]
 
     def leave(self) -> None:
         """Ask to leave. The loop ends at the next switch; until then this learner trains on. The last one stays."""
@@ -580,7 +582,7 @@ class Training:
             group = Group(plan, plan.names.index(me), self._store, self._is_broken, self._hang_seconds)
             met = time.monotonic()
             self._drop_group()
-            self._group = group
+            self._group, self._place = group, (group.rank, group.size)
             copied = self._copy_state(plan, group, me)
         except Broken as exc:
             self._waited, self._missing = exc.waited, tuple(plan.names[rank] for rank in exc.missing)

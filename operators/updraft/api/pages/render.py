@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from updraft.schemas import API_PREFIX, PAGES_PREFIX, QUEUE_PAGE, SERIES_PAGES_PREFIX, SIZES_PAGE, TENANTS_PAGE
+from updraft.wording import counted
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -52,11 +53,6 @@ def flat(changes: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name} = {shown(value)}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 metric`, `2 metrics`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def path_segment(text: str) -> str:
