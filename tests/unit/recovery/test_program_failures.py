@@ -80,7 +80,7 @@ socket.create_connection(deaf.getsockname())
         (CHANGED, "data.changed", "object 'x' was changed after the job was staged"),
         ("open('model.pt')", "program.exit", "model.pt"),
         (CREDENTIALS, "credentials.refused", "InvalidAccessKeyId"),
-        (SHARED, "program.shared_training_memory", "this needs 1,536.3 MiB of "),
+        (SHARED, "program.shared_training_memory", "this needs 1,536.1 MiB of "),
         ("import pandsa", "program.import", "No module named 'pandsa'"),
         (
             "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-I', '-S', '-m', 'pip']))",
