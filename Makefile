@@ -57,7 +57,7 @@ test-story: ## Play `make story` on a stack of its own (needs Chromium for the a
 
 test-public: ## Train programs of public repositories, fetched from GitHub (takes 20 minutes)
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
-	$(DEV) pytest -v --no-header -m public $(ARGS) tests/system/test_public_programs.py tests/system/test_deepspeed.py
+	$(DEV) pytest -v --no-header -m public $(ARGS) tests/system/test_public_programs.py tests/system/test_deepspeed.py tests/system/test_horovod.py
 
 test-large: ## Store and restore a checkpoint of 3 GB (needs 12 GB of disk); disturb a job 50 times that is resized in place; kill processes of shared-memory training 2,000 times
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
