@@ -57,7 +57,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
     return found.name, found.read_bytes()
 
 
-def test_mpirun_starts_the_processes_of_two_learners(stack: Stack, built: tuple[str, bytes], code: Path) -> None:
+def test_mpirun_starts_the_processes_of_a_learner(stack: Stack, built: tuple[str, bytes], code: Path) -> None:
     (code / "train.py").write_text(PROGRAM)
     with package_index(built) as index:
         manifest = {
@@ -66,7 +66,7 @@ def test_mpirun_starts_the_processes_of_two_learners(stack: Stack, built: tuple[
             "code": ".",
             "command": "mpirun python train.py",
             "environment": {"requirements": [f"horovod=={VERSION}", "openmpi"], "extra_index": [{"url": index}]},
-            "resources": {"learners": 2, "cpus": 1, "memory": "2GiB", "mpi": True},
+            "resources": {"learners": 1, "cpus": 1, "memory": "4GiB", "processes_per_learner": 2, "mpi": True},
         }
         detail = stack.end(stack.submit(manifest, base=code))
     assert detail.state == "COMPLETED", pretty(detail)
