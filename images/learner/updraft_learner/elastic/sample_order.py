@@ -114,7 +114,8 @@ def bounds(length: int, rank: int, learners: int) -> tuple[int, int]:
 
 def size(length: int, rank: int, learners: int) -> int:
     """Return how many of `length` things `rank` has."""
-    return length // learners + (rank < length % learners)
+    begin, end = bounds(length, rank, learners)
+    return end - begin
 
 
 @lru_cache(maxsize=2)
