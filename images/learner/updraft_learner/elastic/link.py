@@ -60,7 +60,7 @@ class Link:
             self._thread.join(2.0)
 
     def locked(self) -> _Locked:
-        """Return a context in which the state may be used. It is no generator: each step takes the lock three times."""
+        """Return a context in which the state may be used. Each step takes it three times, so it is made only once."""
         return self._locked
 
     def send(self, message: Message) -> None:
