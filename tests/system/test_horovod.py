@@ -1,4 +1,4 @@
-"""A Horovod program is started by `mpirun`, as docs/howto/several-processes.md says.
+"""A Horovod program is started by `mpirun`, as docs/howto/horovod.md says.
 
 Horovod has no wheel on PyPI, and its last release needs two changes for today's PyTorch. The test builds a wheel, as an
 operator does who offers it in an index; it needs a C++ compiler and CMake, and some ten minutes.
@@ -49,8 +49,7 @@ if hvd.rank() == 0:
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
     """Horovod's wheel, built by the commands of the how-to: its name and content."""
     folder = tmp_path_factory.mktemp("horovod")
-    blocks = [block.text for block in pages.blocks("docs/howto/several-processes.md") if block.language == "sh"]
-    (commands,) = [text for text in blocks if "HOROVOD" in text]
+    (commands,) = [block.text for block in pages.command_blocks("docs/howto/horovod.md")]
     environment = {**os.environ, "PATH": f"{REPOSITORY / '.tools' / 'bin'}:{os.environ['PATH']}"}
     subprocess.run(["bash", "-ec", commands], cwd=folder, env=environment, check=True, timeout=3000)
     (found,) = folder.glob("horovod-*/dist/*.whl")

@@ -18,6 +18,7 @@ OWN_TESTS = {
     "docs/howto/compose.md": "tests/containers/test_compose_stack.py",
     "docs/howto/dependencies.md": "tests/system/test_any_program.py",
     "docs/howto/data.md": "tests/system/test_streamed_data.py",
+    "docs/howto/horovod.md": "tests/system/test_horovod.py",
     "docs/howto/models.md": "tests/system/test_approval.py",
     "docs/howto/queue.md": "tests/unit/cli/test_cli_queue.py",
     "docs/howto/elastic.md": "tests/system/test_elastic.py",
