@@ -224,7 +224,10 @@ class Run:
 
     def start_learner(self, name: str) -> None:
         given = {**self._given, "log": str(self.folder / f"{name}.jsonl")}
-        self.start(name, [__file__, "learner", json.dumps(given)], UPDRAFT_ELASTIC=f"127.0.0.1:{self.port}")
+        alive = str(self.folder / f"{name}.alive")
+        environment = {"UPDRAFT_ELASTIC": f"127.0.0.1:{self.port}", "UPDRAFT_ALIVE_FILE": alive}
+        self.start(name, [__file__, "learner", json.dumps(given)], **environment)
+        self.start(f"{name}-alive", ["-m", "updraft_learner.elastic.alive", alive])  # what its sidecar does
 
     def kill(self, name: str) -> None:
         """Send SIGKILL, and wait until the process is gone: only then are its connections closed."""

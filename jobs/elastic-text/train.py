@@ -84,9 +84,11 @@ def main() -> None:
         epochs=config.epochs,
         seed=config.seed,
         sharded=True,
+        max_grad_norm=1.0,
         also={"scheduler": scheduler},
         after_step=scheduler.step,
         warm_up=lambda: loss_of(model, example),
+        checkpoints=updraft.Checkpointer(),
     )
     for pieces in training:
         loss = loss_of(model, pieces)

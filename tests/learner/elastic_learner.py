@@ -1,8 +1,8 @@
-"""The learners of the elastic tests, in the PyTorch environment: `python elastic_learner.py FOLDER`.
+"""The learners of the elastic tests, in the PyTorch environment: `python elastic_learner.py`.
 
-It reads lines from its input, `NAME {JSON}`, and forks a learner for each, so that PyTorch is imported once; it answers
-with the process id. A learner writes FOLDER/NAME.jsonl: a line for each batch before it takes part in the step, and one
-at its end.
+It reads lines of JSON from its input, and forks a learner for each, so that PyTorch is imported once; it answers with
+the process id. A learner writes FOLDER/NAME.jsonl: a line for each batch before it takes part in the step, and one at
+its end. What it prints goes to FOLDER/errors.txt.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 import torch._dynamo  # optimizers import it when they are made
 
 from updraft_learner import elastic
+from updraft_learner.checkpoint import Checkpointer
 
 CLONE_NEWNET = 0x40000000  # a constant of the kernel
 
@@ -100,6 +101,12 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
     data: Any = (InShards if given["in_shards"] else Numbered)(given["samples"])
+    if given["alive"]:
+        os.environ["UPDRAFT_ALIVE_FILE"] = f"{folder}/{name}.alive"
+    checkpoints = None
+    if given["checkpoints"]:
+        os.environ["UPDRAFT_STOP_FILE"] = f"{folder}/stop"
+        checkpoints = Checkpointer(0.2, directory=Path(given["checkpoints"]))
     training = elastic.init(
         model,
         optimizer,
@@ -110,6 +117,7 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
         after_step=scheduler.step,
         **given["options"],
         warm_up=lambda: model(data.inputs[:4]).square().mean(),
+        checkpoints=checkpoints,
         hang_seconds=given["hang"],
         address=given.get("address"),
         name=name,
@@ -142,17 +150,21 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     log.write(json.dumps({**end, "changes": [vars(each) for each in training.changes]}) + "\n")
 
 
-def fork(folder: Path) -> None:
+def fork() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the learners
     for line in sys.stdin:
-        name, given = line.split(maxsplit=1)
+        given = json.loads(line)
         child = os.fork()
         if child:
             print(child, flush=True)
             continue
         code = 1
         try:
-            main(name, folder, json.loads(given))
+            folder = Path(given["folder"])
+            with (folder / "errors.txt").open("ab") as errors:
+                for stream in (1, 2):
+                    os.dup2(errors.fileno(), stream)
+            main(given["name"], folder, given)
             code = 0
         except BaseException:  # noqa: BLE001 - outermost line of the process
             traceback.print_exc()
@@ -162,4 +174,4 @@ def fork(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    fork(Path(sys.argv[1]))
+    fork()

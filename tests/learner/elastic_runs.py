@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -14,11 +15,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.elastic.coordinator import request
+from updraft_learner.elastic.link import request
 
 HANG_SECONDS = 6.0
 SETTLE_SECONDS = 3.0
 LEARNERS = Path(__file__).with_name("elastic_learner.py")
+
+_forks: list[subprocess.Popen[str]] = []
+
+
+def forks() -> subprocess.Popen[str]:
+    """Return the process that forks the learners of all runs, so that PyTorch is imported once."""
+    if not _forks or _forks[-1].poll() is not None:
+        _forks.append(
+            subprocess.Popen(
+                [sys.executable, str(LEARNERS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
+        )
+        atexit.register(_forks[-1].kill)
+    return _forks[-1]
 
 
 class Run:
@@ -35,6 +50,8 @@ class Run:
         pace: float = 0.03,
         in_shards: bool = False,
         host: str = "127.0.0.1",
+        checkpoints: Path | None = None,
+        alive: bool = False,
         **options: Any,
     ) -> None:
         self.folder, self._first, self._options = folder, first, options
@@ -51,27 +68,22 @@ class Run:
             "address": self.address,
             "options": options,
             "in_shards": in_shards,
+            "checkpoints": str(checkpoints) if checkpoints else "",
+            "alive": alive,
         }
+        self._watchers: list[subprocess.Popen[bytes]] = []
         self.pids: dict[str, int] = {}
         self.coordinator: subprocess.Popen[bytes] | None = None
         self._errors = (folder / "errors.txt").open("wb")
 
     def __enter__(self) -> Run:
         self.start_coordinator()
-        self._forks = subprocess.Popen(
-            [sys.executable, str(LEARNERS), str(self.folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            bufsize=1,
-        )
         return self
 
     def __exit__(self, *_: object) -> None:
         for name in self.pids:
             self.signal(name, signal.SIGKILL)
-        for process in (self._forks, self.coordinator):
+        for process in (self.coordinator, *self._watchers):
             if process is not None:
                 process.kill()
                 process.wait()
@@ -95,10 +107,15 @@ class Run:
     def start(self, *names: str, namespace: str | None = None) -> None:
         """Start learners. `namespace`: the file of their network; None: that of this process."""
         for name in names:
-            assert self._forks.stdin
-            assert self._forks.stdout
-            self._forks.stdin.write(f"{name} {json.dumps({**self._given, 'namespace': namespace})}\n")
-            self.pids[name] = int(self._forks.stdout.readline())
+            server = forks()
+            assert server.stdin
+            assert server.stdout
+            given = {**self._given, "folder": str(self.folder), "name": name, "namespace": namespace}
+            server.stdin.write(f"{json.dumps(given)}\n")
+            self.pids[name] = int(server.stdout.readline())
+            if self._given["alive"]:  # what a sidecar does
+                command = [sys.executable, "-m", "updraft_learner.elastic.alive", str(self.folder / f"{name}.alive")]
+                self._watchers.append(subprocess.Popen(command, stderr=self._errors))
 
     def signal(self, name: str, number: int) -> None:
         if self.alive(name):
@@ -106,7 +123,7 @@ class Run:
 
     def alive(self, name: str) -> bool:
         try:
-            return f"elastic_learner.py\0{self.folder}" in Path(f"/proc/{self.pids[name]}/cmdline").read_text()
+            return LEARNERS.name in Path(f"/proc/{self.pids[name]}/cmdline").read_text()
         except OSError:
             return False
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
-from updraft_learner.elastic.coordinator import request
+from updraft_learner.elastic.link import request
 
 pytestmark = [pytest.mark.torch, pytest.mark.turn(0), pytest.mark.timeout(300)]
 JOBS = Path(__file__).parents[2] / "jobs"

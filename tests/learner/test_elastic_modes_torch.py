@@ -68,9 +68,9 @@ def test_a_run_has_the_same_bits_with_any_number_of_learners(start: Callable[...
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_run_with_resizes_and_kills_has_the_bits_of_one_without(start: Callable[..., Run], sharded: bool) -> None:
-    given = {"virtual_ranks": 4, "epochs": 25}
+    given = {"virtual_ranks": 4, "epochs": 25, "max_grad_norm": 0.5}
     expected = undisturbed(start, "a", **given)
-    run = start(first=2, sharded=sharded, **given)
+    run = start(first=2, sharded=sharded, alive=sharded, **given)
     run.start("a", "b")
     run.wait_for_group("a", "b")
     run.start("c", "d")
@@ -85,6 +85,8 @@ def test_a_run_with_resizes_and_kills_has_the_bits_of_one_without(start: Callabl
     assert run.outcomes() == {"a": "left", "b": "killed", "c": "finished", "d": "killed", "e": "finished"}
     run.audit()
     assert run.last("c")["model"] == expected["model"]
+    errors = (run.folder / "errors.txt").read_text()
+    assert [f"knows that learner {name} was killed" in errors for name in "bdce"] == [sharded, sharded, False, False]
 
 
 def test_two_learners_hold_each_part_of_the_optimizers_state(start: Callable[..., Run]) -> None:
@@ -122,6 +124,66 @@ def test_both_copies_of_a_part_are_lost(start: Callable[..., Run]) -> None:
         run.signal(name, signal.SIGKILL)
     run.wait("the others end", lambda: not any(run.alive(name) for name in members))
     assert "is lost: both learners that held it are" in (run.folder / "errors.txt").read_text()
+
+
+@pytest.mark.parametrize("end", ["both copies are lost", "stop"])
+def test_a_sharded_training_goes_on_from_its_checkpoint(start: Callable[..., Run], tmp_path: Path, end: str) -> None:
+    """With as many learners as the next launch has, and the bits of an undisturbed run."""
+    given = {"virtual_ranks": 4, "epochs": 20}
+    expected = undisturbed(start, "a", **given)
+    given |= {"sharded": True, "checkpoints": tmp_path / "checkpoints"}
+    run = start(first=4, **given)
+    run.start("a", "b", "c", "d")
+    run.wait_for_group("a", "b", "c", "d")
+
+    def saved() -> int:
+        return max((int(each.parent.name[5:15]) for each in tmp_path.glob("checkpoints/step-*/COMPLETE")), default=0)
+
+    run.wait("a checkpoint", lambda: saved() > 2)
+    if end == "stop":
+        (run.folder / "stop").touch()
+    else:
+        for name in run.status()["members"][1:3]:
+            run.signal(name, signal.SIGKILL)
+    run.wait("all end", lambda: not any(run.alive(name) for name in "abcd"))
+    newest = max(run.last(name).get("step", 0) for name in "abcd")
+    assert newest < 13 * 20, "it was at its end"
+    begins = saved() + 1
+    if end == "stop":
+        assert begins in (newest, newest + 1)  # the others may have begun the next step
+
+    again = start(first=2, **given)
+    again.start("e", "f")
+    assert set(again.outcomes().values()) == {"finished"}
+    assert again.lines("e")[1]["step"] == begins
+    assert again.last("e")["model"] == expected["model"]
+
+
+def test_the_gradient_of_a_step_is_clipped_as_torch_does() -> None:
+    data = torch.arange(24.0).reshape(12, 2) / 8
+
+    def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        return model, torch.optim.SGD(model.parameters(), 0.1, 0.9)
+
+    model, optimizer = model_and_optimizer()
+    training = elastic.init(model, optimizer, data, batch=4, epochs=2, max_grad_norm=0.3)
+    batches = []
+    for batch in training:
+        batches.append(batch.clone())
+        training.step(model(batch).square().mean())
+    plain, optimizer = model_and_optimizer()
+    longest = 0.0
+    for batch in batches:
+        optimizer.zero_grad()
+        plain(batch).square().mean().backward()
+        longest = max(longest, float(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.3)))
+        optimizer.step()
+    assert longest > 0.3
+    assert torch.equal(plain.weight, model.weight)
+    with pytest.raises(ValueError, match="max_grad_norm is 0; it must be above 0"):
+        elastic.init(model, optimizer, data, batch=4, epochs=2, max_grad_norm=0)
 
 
 def test_a_sharded_training_resumes_from_the_parts_of_its_checkpoint() -> None:

@@ -276,9 +276,16 @@ class Network(RuleBasedStateMachine):
                 self.to_learner(name)
 
     @precondition(lambda self: self.living())
-    @rule(data=st.data())
-    def kill(self, data: Any) -> None:
-        self.act(self.some(data, self.living()), "dead")
+    @rule(data=st.data(), told=st.booleans(), wrong=st.booleans())
+    def kill(self, data: Any, told: bool, wrong: bool) -> None:
+        """A learner dies; the coordinator may be told before its connection ends, or be told of one that lives."""
+        learner = self.some(data, self.living())
+        if told:
+            learner.stopped = True
+            self.route(self.membership.killed(learner.name, self.now))
+            learner.stopped = False
+        if not (told and wrong):
+            self.act(learner, "dead")
 
     @precondition(lambda self: self.living())
     @rule(data=st.data())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 from learner.sidecar_fakes import BEARER, CONFIG, RUN, TOKEN, FailingStore, FakeMlflow, end_threads, make_paths, until
 
-from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
+from updraft_learner.contract import ALIVE_FILE, Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.sidecar.app import Sidecar
 
 PLACE = ("job-1", "train", 1, 1)
@@ -318,3 +320,34 @@ def test_many_threads_write_at_once_and_nothing_is_lost(pod: Pod, mlflow: FakeMl
 
 def test_health_is_answered(pod: Pod) -> None:
     assert pod.ask("GET", "/updraft/health") == (200, {"status": "ok"})
+
+
+HOLDS_THE_LOCK = """
+import sys
+from pathlib import Path
+from updraft_learner.elastic.alive import AliveLock
+
+AliveLock(Path(sys.argv[1]), sys.argv[2], "2-name").take()
+print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_the_coordinator_is_told_of_a_killed_learner(tmp_path: Path, mlflow: FakeMlflow) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as coordinator:
+        coordinator.settimeout(20)
+        pod = Pod(tmp_path / "pod", mlflow, replace(CONFIG, in_place=True))
+        address = f"127.0.0.1:{coordinator.getsockname()[1]}"
+        command = [sys.executable, "-c", HOLDS_THE_LOCK, str(pod.paths.at(ALIVE_FILE)), address]
+        learner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            assert learner.stdout is not None
+            assert learner.stdout.readline() == b"taken\n"
+            learner.kill()
+            connection, _ = coordinator.accept()
+            with connection, connection.makefile("rw") as lines:
+                assert json.loads(lines.readline()) == {"type": "killed", "member": "2-name", "token": TOKEN}
+                lines.write('{"answer": "ok"}\n')
+        finally:
+            learner.wait()
+            end_threads(pod.sidecar)

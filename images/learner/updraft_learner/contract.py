@@ -33,6 +33,7 @@ ENVIRONMENT_DIR = f"{ROOT_DIR}/environment"  # the packages that the job adds to
 METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
 STOP_FILE = f"{IO_DIR}/stop"  # if it exists: save a checkpoint and exit with ExitCode.PREEMPTED
 DUMP_FILE = f"{IO_DIR}/dump"  # when its number changes: write the stacks of all threads to the log and to LOG_DIR
+ALIVE_FILE = f"{IO_DIR}/alive"  # the lock of a learner that is resized in place: `elastic.alive`
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
 RESUME_FROM_FILE = f"{IO_DIR}/resume-from"  # the restored adopted checkpoint, as a path below CODE_DIR
 RESUME_FROM_ENV = "UPDRAFT_RESUME_FROM"  # the same as an absolute path, in the program's environment
@@ -76,6 +77,7 @@ MASTER_PORT = 29500  # torch's rendezvous, on learner 1
 # a learner is lost.
 ELASTIC_ENV = "UPDRAFT_ELASTIC"
 ELASTIC_HANG_ENV = "UPDRAFT_ELASTIC_HANG_SECONDS"
+ALIVE_ENV = "UPDRAFT_ALIVE_FILE"  # where such a learner holds a lock as long as it lives
 COORDINATOR_PORT = 29501
 COORDINATOR_LEARNER = 0  # the value of LABEL_LEARNER of its pod, which is no learner
 
@@ -516,4 +518,5 @@ def learner_environment(
     if coordinator is not None:
         environment[ELASTIC_ENV] = coordinator
         environment[ELASTIC_HANG_ENV] = f"{hang_seconds:g}"
+        environment[ALIVE_ENV] = ALIVE_FILE
     return environment

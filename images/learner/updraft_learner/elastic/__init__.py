@@ -21,15 +21,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from updraft_learner.elastic.errors import LearnerFenced, StateLost
-    from updraft_learner.elastic.training import GroupChange, Training, init
+    from updraft_learner.elastic.setup import init
+    from updraft_learner.elastic.training import GroupChange, Training
 
 __all__ = ["GroupChange", "LearnerFenced", "StateLost", "Training", "init"]
+_HOMES = {
+    "GroupChange": "training",
+    "LearnerFenced": "errors",
+    "StateLost": "errors",
+    "Training": "training",
+    "init": "setup",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "errors" if name in ("LearnerFenced", "StateLost") else "training"
+    module = _HOMES[name]
     value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value

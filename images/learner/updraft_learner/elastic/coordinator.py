@@ -4,7 +4,8 @@ It puts `membership` on a TCP port: one JSON object per line. Losing it delays r
 gradients among themselves, and connect again when it is back. What it keeps must outlive it. `pod` does the same for a
 job of the platform.
 
-A person or the platform asks with `request(address, {"type": "status"})` and `{"type": "remove", "member": NAME}`.
+A person or the platform asks with `link.request(address, {"type": "status"})` and `{"type": "remove", "member": NAME}`.
+A learner's sidecar says `{"type": "killed", "member": NAME}`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,18 +22,6 @@ from pathlib import Path
 from updraft_learner.elastic.membership import MembershipCoordinator, Message, Sent
 
 TICK_SECONDS = 0.05
-
-
-def request(address: str, message: Message, seconds: float = 5.0) -> Message:
-    """Ask the coordinator at `address`, "host:port". Raises OSError if it does not answer."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
-        connection.sendall(json.dumps(message).encode() + b"\n")
-        with connection.makefile("rb") as lines:
-            answer: Message = json.loads(lines.readline() or b"{}")
-    if not answer:
-        raise ConnectionError(f"the coordinator at {address} closed the connection")
-    return answer
 
 
 class Coordinator:
@@ -97,6 +85,8 @@ class Coordinator:
             self.send(sent)
         else:
             answer = "ok"
+            if message["type"] == "killed":
+                self.send(self._membership.killed(str(message["member"]), time.monotonic()))
         writer.write(json.dumps({"answer": answer, **self._membership.status()}).encode() + b"\n")
 
     def send(self, sent: Sent) -> None:

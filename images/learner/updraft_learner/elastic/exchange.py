@@ -1,4 +1,4 @@
-"""One step's exchange: gradients, buffers and the leader's flag, summed over the learners in one go."""
+"""One step's exchange: gradients, buffers and some numbers, summed over the learners in one go."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from updraft_learner.elastic.group import Group
 from updraft_learner.elastic.ordered_sum import OrderedSum, subtrees
 from updraft_learner.elastic.sample_order import bounds
 from updraft_learner.elastic.state_transfer import as_bytes
+
+FLAGS = 2
 
 
 class GradientExchange:
@@ -42,7 +44,7 @@ class GradientExchange:
         self._group, self._virtual_ranks = group, virtual_ranks
         self._parameters = _parameters(optimizer)
         self._buffers = list(model.buffers())
-        facts = len(self._parameters) + 2 + further
+        facts = len(self._parameters) + 1 + FLAGS + further
         self._exact = bool(virtual_ranks or further)  # the facts do not fit into the type of the gradients
         by_type: dict[torch.dtype, list[int]] = {}
         for index, each in enumerate(self._parameters):
@@ -95,12 +97,12 @@ class GradientExchange:
                 ordered.add(virtual_rank, target)
         self._added = True
 
-    def sum(self, flag: int, further: Sequence[float] = ()) -> tuple[int, list[float]]:
+    def sum(self, flags: tuple[int, int], further: Sequence[float] = ()) -> tuple[tuple[int, int], list[float]]:
         """Replace this learner's gradients by the sum of all that was added. Return the sums of the flags and of the
         further facts.
 
         Args:
-            flag: Small enough to be exact in the type of the parameters.
+            flags: Small enough to be exact in the type of the parameters.
 
         Raises:
             Broken: gradients and buffers are as they were.
@@ -108,7 +110,7 @@ class GradientExchange:
         if not self._added and not self._virtual_ranks:
             for flat in self._flat:
                 flat.zero_()
-        facts = [*map(float, self._present), self._square, float(flag), *further]
+        facts = [*map(float, self._present), self._square, *map(float, flags), *further]
         self._facts.copy_(torch.tensor(facts, dtype=torch.float64))
         tensors = [self._facts] if self._exact else []
         if not self._virtual_ranks:
@@ -122,7 +124,8 @@ class GradientExchange:
         summed = [self._in_order(each, flat) for each, flat in zip(self._sums, self._flat, strict=True)]
         found: list[float] = self._facts.tolist()
         number = len(self._parameters)
-        present, self.square_sum, flags = found[:number], found[number], found[number + 1]
+        present, self.square_sum = found[:number], found[number]
+        first, second, *rest = found[number + 1 :]
         for flat, places in zip(summed, self._places, strict=True):
             for index, (begin, end) in places.items():
                 parameter, value = self._parameters[index], flat[begin:end]
@@ -140,7 +143,7 @@ class GradientExchange:
                 each.copy_(copied)
                 begin += size
         self.clear()
-        return round(flags), found[number + 2 :]
+        return (round(first), round(second)), rest
 
     def _in_order(self, own: OrderedSum, flat: torch.Tensor) -> torch.Tensor:
         """Return the sum over all virtual ranks: each learner adds up one range of all vectors, and sends it to all."""

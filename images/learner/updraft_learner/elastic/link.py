@@ -1,4 +1,4 @@
-"""A thread that connects a learner to its coordinator, again when the connection is lost, and updates `MemberState`."""
+"""A learner's connection to its coordinator: a thread makes it again when it is lost, and updates `MemberState`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from updraft_learner.elastic.member_state import MemberState
 from updraft_learner.elastic.membership import Message
 
 RETRY_SECONDS = 0.1
+RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
 Value = TypeVar("Value")
 
 
@@ -105,3 +106,31 @@ class Link:
                     for answer in self._member.receive(json.loads(line)):
                         self.send(answer)
                     self._changed.notify_all()
+
+
+def own_host(coordinator: tuple[str, int] | None) -> str:
+    """Return the address under which the other learners reach this process."""
+    if coordinator is None:
+        return "127.0.0.1"
+    until = time.monotonic() + RESOLVE_SECONDS
+    while True:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+                probe.connect(coordinator)
+                return str(probe.getsockname()[0])
+        except OSError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.5)
+
+
+def request(address: str, message: Message, seconds: float = 5.0) -> Message:
+    """Ask the coordinator at `address`, "host:port". Raises OSError if it does not answer."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        with connection.makefile("rb") as lines:
+            answer: Message = json.loads(lines.readline() or b"{}")
+    if not answer:
+        raise ConnectionError(f"the coordinator at {address} closed the connection")
+    return answer

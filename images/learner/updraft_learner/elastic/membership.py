@@ -218,6 +218,15 @@ class MembershipCoordinator:
             sent += self._consider()
         return sent + self._settle(now)
 
+    def killed(self, name: str, now: float) -> Sent:
+        """Take note that the process of a learner is dead, though its connections have not ended yet. The others need
+        not find out for themselves, and nobody waits for its report."""
+        sent = self.gone(name, now)
+        others = any(each.name in self._connected for each in self._eligible())
+        if self._belongs(name) and others and not (self.round or self.finished or self.lost):
+            sent += self._begin_round(now, self._hang_seconds)
+        return sent
+
     def tick(self, now: float) -> Sent:
         return self._settle(now)
 
@@ -331,15 +340,19 @@ class MembershipCoordinator:
         if self.round is None:
             if message["generation"] < self.plan.generation and name in self.plan.names:  # it missed the answer
                 return [(name, {"type": "plan", "plan": self.plan.as_json()})]
-            left = self._hang_seconds - float(message.get("waited", 0.0))
-            self.round = Round(now + max(self._settle_seconds, left))
-            if self.offer and not self.offer.decided:
-                self.offer = None
-            broken = {"type": "broken", "generation": self.highest}
-            sent = [(each.name, broken) for each in self._eligible() if each.name in self._connected]
+            sent = self._begin_round(now, self._hang_seconds - float(message.get("waited", 0.0)))
+            assert self.round is not None
         self.round.steps[name] = int(message["step"])
         self.round.missing[name] = tuple(map(str, message.get("missing", ())))
         return sent + self._settle(now)
+
+    def _begin_round(self, now: float, seconds: float) -> Sent:
+        """Ask everybody who may hold a state to report; they have so many seconds, or a moment at least."""
+        self.round = Round(now + max(self._settle_seconds, seconds))
+        if self.offer and not self.offer.decided:
+            self.offer = None
+        broken = {"type": "broken", "generation": self.highest}
+        return [(each.name, broken) for each in self._eligible() if each.name in self._connected]
 
     def _settle(self, now: float) -> Sent:
         """End the round, if everybody who can has reported, or its time is over."""

@@ -89,17 +89,28 @@ class OptimizerShards:
         for content in received:
             if content.numel():
                 for index, state in unpack(content).items():
-                    parameter = self._parameters[index]
-                    self._optimizer.state[parameter] = {
-                        # As torch's own load_state_dict: the number of steps stays where it is.
-                        name: value.to(parameter.device) if _is_like(value, parameter) else value
-                        for name, value in state.items()
-                    }
+                    self._hold(index, state)
                     self.held.add(index)
         self._owners = owners
         number = rank_of_learner.index(group.rank) if group.rank in rank_of_learner else None
         self._kept = set() if number is None else kept_by[number]
         return sum(each.numel() for each in received)
+
+    def gather(self, group: Group) -> dict[str, Any] | None:
+        """Return the state of all parameters on rank 0, for a checkpoint; None on others. All ranks of the group call
+        it between two steps. Raises Broken."""
+        owned = [index for index, owner in enumerate(self._owners) if owner == group.rank]
+        nothing = self._packed([])
+        given = [self._packed(owned, "cpu") if group.rank else nothing, *[nothing] * (group.size - 1)]
+        sizes = [int(each[0]) if group.rank == 0 else 0 for each in group.gather(torch.tensor([given[0].numel()]))]
+        received = group.exchange(given, sizes)
+        if group.rank:
+            return None
+        found = self.state_dict()
+        for content in received:
+            if content.numel():
+                found["states"].update(unpack(content))
+        return found
 
     def begin_step(self) -> None:
         """Take note that everybody has formed this generation: its gradients are summed. Gradients of what is not held
@@ -149,13 +160,24 @@ class OptimizerShards:
                 "give the parts of all learners of one step"
             )
         for index, state in states.items():
-            self._optimizer.state[self._parameters[index]] = copy.deepcopy(state)
+            self._hold(index, copy.deepcopy(state))
         self.held = self._kept = set(states)
 
-    def _packed(self, indices: list[int]) -> torch.Tensor:
+    def _hold(self, index: int, state: dict[str, Any]) -> None:
+        """Take the state of a parameter to its device. As in torch's load_state_dict, the number of steps stays."""
+        parameter = self._parameters[index]
+        self._optimizer.state[parameter] = {
+            name: value.to(parameter.device) if _is_like(value, parameter) else value for name, value in state.items()
+        }
+
+    def _packed(self, indices: list[int], device: str | None = None) -> torch.Tensor:
+        """Return the states of parameters as bytes, which become tensors on `device`, or where they are now."""
         if not indices:
             return torch.empty(0, dtype=torch.uint8)
-        return pack({index: dict(self._optimizer.state.get(self._parameters[index], {})) for index in indices})
+        states = {index: dict(self._optimizer.state.get(self._parameters[index], {})) for index in indices}
+        for state in states.values():
+            state.update({k: v.to(device) for k, v in state.items() if device and isinstance(v, torch.Tensor)})
+        return pack(states)
 
     def _owned(self, owner: int) -> dict[torch.dtype, list[torch.Tensor]]:
         found: dict[torch.dtype, list[torch.Tensor]] = {}

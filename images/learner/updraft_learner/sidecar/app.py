@@ -25,6 +25,7 @@ from pathlib import Path
 from updraft_learner import contract
 from updraft_learner.backoff import Backoff
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
+from updraft_learner.elastic.alive import report_death
 from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.disk import POD_DISK, PodDisk
@@ -107,6 +108,7 @@ class Sidecar:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._paths, self._control = config, paths, control or store
+        self._endpoint_token = endpoint_token
         self._disk, self._sleep = disk, sleep
         keys = Keys(config.prefix)
         place = (config.job_id, config.role, config.attempt, config.learner)
@@ -199,7 +201,14 @@ class Sidecar:
         ]
         for thread in (*self._inputs, *self._outputs):
             thread.start()
+        if self._config.in_place:
+            threading.Thread(target=self._report_death, name="alive", daemon=True).start()
         log(f"ready: attempt {self._config.attempt} of {self._config.job_id}, learner {self._config.learner}")
+
+    def _report_death(self) -> None:
+        """Tell the coordinator if the learner is killed. Ends with the program, so nothing waits for it."""
+        stop = lambda: self._stop_inputs.is_set() or self.fence.fenced  # noqa: E731
+        report_death(self._paths.at(contract.ALIVE_FILE), self._endpoint_token, stop)
 
     def poll_inputs(self) -> None:
         self.tail.poll()
