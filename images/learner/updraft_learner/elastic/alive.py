@@ -20,13 +20,14 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from updraft_learner.elastic.link import request
+from updraft_learner.elastic.link import ask, connect
 
 SIZE = mmap.PAGESIZE
 NEWS_AT = 128  # where the JSON begins; glibc's mutex has 40 or 48 bytes
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.1
 # Of the first number of a robust mutex, in futex(2) and in glibc: owner's thread, "owner died", "somebody waits".
 OWNER, DIED, WAITERS = 0x3FFFFFFF, 0x40000000, 0x80000000
 PROCESS_SHARED = ROBUST = 1  # PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST
@@ -90,26 +91,22 @@ class AliveLock:
             self._libc.pthread_mutex_unlock(ctypes.c_void_p(self._mutex))
 
 
-def wait_for_death(path: Path, stop: Callable[[], bool]) -> dict[str, str] | None:
-    """Return the news for the coordinator once the thread that holds the lock is dead.
-
-    Args:
-        path: Of the file; it need not be there yet.
-        stop: Tells that nobody needs to wait any more.
-
-    Returns:
-        None: the lock was released, or `stop`.
-
-    Raises:
-        OSError: this machine cannot wait.
-        ValueError: the file has another content.
-    """
-    if FUTEX_CALL is None:
-        raise OSError(f"no futex call is known for {platform.machine()}")
+def news_of(path: Path, stop: Callable[[], bool]) -> tuple[str, str] | None:
+    """Wait until the lock is taken. Return the address of the coordinator and the name of the learner; None: `stop`
+    says that nobody needs to wait any more. Raises OSError or ValueError."""
     while not path.exists():
         if stop():
             return None
         time.sleep(POLL_SECONDS)
+    news = json.loads(path.read_bytes()[NEWS_AT:SIZE].rstrip(b"\0"))
+    return str(news["address"]), str(news["member"])
+
+
+def wait_for_death(path: Path, stop: Callable[[], bool]) -> bool:
+    """Return True once the thread that holds the lock is dead; False: the lock is released, or `stop` says that nobody
+    needs to wait any more. Raises OSError if this machine cannot wait."""
+    if FUTEX_CALL is None:
+        raise OSError(f"no futex call is known for {platform.machine()}")
     libc, patience = ctypes.CDLL(None, use_errno=True), _Timespec(1, 0)
     libc.mmap.restype = ctypes.c_void_p
     with path.open("rb") as file:
@@ -122,10 +119,9 @@ def wait_for_death(path: Path, stop: Callable[[], bool]) -> dict[str, str] | Non
             while True:
                 seen = int.from_bytes(os.pread(file.fileno(), 4, 0), sys.byteorder)
                 if seen & DIED:
-                    news = json.loads(os.pread(file.fileno(), SIZE - NEWS_AT, NEWS_AT).rstrip(b"\0"))
-                    return {"address": str(news["address"]), "member": str(news["member"])}
+                    return True
                 if not seen & OWNER or stop():
-                    return None
+                    return False
                 word = ctypes.c_void_p(address)
                 libc.syscall(FUTEX_CALL, word, FUTEX_WAIT, ctypes.c_uint32(seen), ctypes.byref(patience), None, 0)
         finally:
@@ -135,13 +131,25 @@ def wait_for_death(path: Path, stop: Callable[[], bool]) -> dict[str, str] | Non
 def report_death(path: Path, token: str, stop: Callable[[], bool]) -> None:
     """Wait for the death of the learner that holds the lock, and tell the coordinator. Returns when it is told, or when
     nobody needs to wait any more. What does not work is only said: the others notice without this, but later."""
+    early = None
     try:
-        news = wait_for_death(path, stop)
-        if news is not None:
-            request(news["address"], {"type": "killed", "member": news["member"], "token": token})
-            print(f"the coordinator knows that learner {news['member']} was killed", file=sys.stderr, flush=True)
+        if (news := news_of(path, stop)) is None:
+            return
+        address, name = news
+        with suppress(OSError):  # in advance, because every millisecond counts later
+            early = connect(address)
+        if wait_for_death(path, stop):
+            message = {"type": "killed", "member": name, "token": token}
+            try:
+                ask(early or connect(address), message)
+            except OSError:  # the coordinator has been started again since
+                ask(connect(address), message)
+            print(f"the coordinator knows that learner {name} was killed", file=sys.stderr, flush=True)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         print(f"the coordinator cannot be told early of a killed learner: {exc}", file=sys.stderr, flush=True)
+    finally:
+        if early is not None:
+            early.close()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from updraft_learner.elastic.membership import Generation
 
 SLICE = timedelta(milliseconds=20)
-FIRST_SLICE, FIRST_SECONDS = timedelta(milliseconds=5), 0.05  # in which a collective of a small model is complete
+FIRST_SLICE, FIRST_SECONDS = timedelta(milliseconds=2), 0.05  # in which a collective of a small model is complete
 POLL_SECONDS = 0.002
 TELL_SECONDS = 0.2  # for a learner that gives up to find out whom it has not met
 Value = TypeVar("Value")

@@ -124,13 +124,23 @@ def own_host(coordinator: tuple[str, int] | None) -> str:
         time.sleep(0.5)
 
 
-def request(address: str, message: Message, seconds: float = 5.0) -> Message:
+def request(address: str, message: Message) -> Message:
     """Ask the coordinator at `address`, "host:port". Raises OSError if it does not answer."""
+    with connect(address) as connection:
+        return ask(connection, message)
+
+
+def connect(address: str, seconds: float = 5.0) -> socket.socket:
+    """Return a connection to ask the coordinator at `address`, "host:port". Raises OSError."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
-        connection.sendall(json.dumps(message).encode() + b"\n")
-        with connection.makefile("rb") as lines:
-            answer: Message = json.loads(lines.readline() or b"{}")
+    return socket.create_connection((host, int(port)), timeout=seconds)
+
+
+def ask(connection: socket.socket, message: Message) -> Message:
+    """Return the coordinator's answer. Raises OSError if there is none."""
+    connection.sendall(json.dumps(message).encode() + b"\n")
+    with connection.makefile("rb") as lines:
+        answer: Message = json.loads(lines.readline() or b"{}")
     if not answer:
-        raise ConnectionError(f"the coordinator at {address} closed the connection")
+        raise ConnectionError("the coordinator closed the connection")
     return answer

@@ -419,11 +419,11 @@ class Training:
             if self.rank == 0 and self._state.shards is None:
                 self._saving.save(self.state_dict(), self.steps)
             runtime.preempted_exit()
-        self._drop_group()
         self._next, self._saves = None, False
         with self._link.locked() as member:
             if not member.finished:
                 self._link.send(member.report(self._waited or 0.0, self._missing))
+        self._drop_group()
         self._waited, self._missing = None, ()
         self._link.wait(lambda member: member.fenced or member.target or member.left or member.finished or None)
         with self._link.locked() as member:
