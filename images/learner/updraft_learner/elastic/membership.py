@@ -190,6 +190,7 @@ class MembershipCoordinator:
     def receive(self, name: str, message: Message, now: float) -> Sent:
         """Take a message of a learner. `hello` is the first of each connection."""
         kind = message["type"]
+        self._connected.add(name)  # again, if it was wrong that the learner was killed
         if kind == "hello":
             return self._hello(name, message, now)
         if kind == "confirm":
@@ -221,9 +222,11 @@ class MembershipCoordinator:
     def killed(self, name: str, now: float) -> Sent:
         """Take note that the process of a learner is dead, though its connections have not ended yet. The others need
         not find out for themselves, and nobody waits for its report."""
+        if not self._belongs(name):
+            return []
         sent = self.gone(name, now)
         others = any(each.name in self._connected for each in self._eligible())
-        if self._belongs(name) and others and not (self.round or self.finished or self.lost):
+        if others and not (self.round or self.finished or self.lost):
             sent += self._begin_round(now, self._hang_seconds)
         return sent
 
@@ -241,7 +244,6 @@ class MembershipCoordinator:
         return members
 
     def _hello(self, name: str, message: Message, now: float) -> Sent:
-        self._connected.add(name)
         self._seen.add(name)
         sent = self._adopt(Generation.from_json(message["plan"])) if message.get("plan") else []
         if self.lost:
