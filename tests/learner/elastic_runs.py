@@ -74,7 +74,7 @@ class Run:
         self._watchers: list[subprocess.Popen[bytes]] = []
         self.pids: dict[str, int] = {}
         self.coordinator: subprocess.Popen[bytes] | None = None
-        self._errors = (folder / "errors.txt").open("wb")
+        self._errors = (folder / "errors.txt").open("ab")
 
     def __enter__(self) -> Run:
         self.start_coordinator()

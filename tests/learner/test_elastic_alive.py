@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from updraft_learner.elastic import alive
-from updraft_learner.elastic.alive import AliveLock, news_of, report_death, wait_for_death
+from updraft_learner.elastic.alive import AliveLock, report_death, wait_for_death, wait_for_lock
 
 pytestmark = pytest.mark.skipif(alive.FUTEX_CALL is None, reason="no number of the futex call is known here")
 # Holds the lock, with a connection and so much memory that the kernel needs some time to free it.
@@ -50,9 +50,9 @@ class Waiting:
 
     def _run(self) -> None:
         try:
-            self.found = news_of(self._path, self._stopped.is_set)
+            file = wait_for_lock(self._path.parent, self._path.name, self._stopped.is_set)
             self.locked.set()
-            self.found = self.found and wait_for_death(self._path, self._stopped.is_set)
+            self.found = None if file is None else wait_for_death(file, self._stopped.is_set)
         except Exception as exc:  # noqa: BLE001 - compared by the tests
             self.found = exc
         self.at = time.monotonic()
@@ -113,16 +113,26 @@ def test_waiting_can_be_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff", b"\xff" * 5000, b"\0" * 128 + b"no JSON", b"\0" * 128 + b"[1]", b"\0" * 128 + b"{}"]
+    "content",
+    [b"", b"\xff", b"\xff" * 5000, b"\0" * 128 + b"no JSON", b"\0" * 128 + b"[1]", b"\0" * 128 + b"{}"]
+    + [b"\0" * 128 + b"[" * 3000, b"\0" * 128 + b'{"address": "h:99999999999999999999", "member": "m"}'],
 )
 def test_a_file_that_the_program_has_spoiled_ends_nothing(
     tmp_path: Path, content: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The program owns the file, so it may write anything there."""
     (tmp_path / "alive").write_bytes(content)
-    report_death(tmp_path / "alive", "token", lambda: True)
-    said = capfd.readouterr().err
-    assert not said or said.startswith("the coordinator cannot be told early of a killed learner: ")
+    looks = iter([False, False])
+    report_death(tmp_path, "alive", "token", lambda: next(looks, True))
+    assert capfd.readouterr().err.startswith("the coordinator cannot be told early of a killed learner: ")
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for name in ("fifo", "link"):
+        report_death(tmp_path, name, "token", lambda: False)
+        assert "cannot be told early" in capfd.readouterr().err
 
 
 def test_a_file_that_gets_shorter_while_somebody_waits(tmp_path: Path) -> None:

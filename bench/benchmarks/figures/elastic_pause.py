@@ -45,7 +45,8 @@ NOTES = (
     "*Prepare*: the newcomer's start, imports and model, while the others train. *Switch*: from the readiness of the "
     "newcomer, or the request, to the first step of the new group. *Topology*: all are connected. *Transfer*: the "
     "newcomer has the state, from both others at the same time. *Death*: from the kill until the process is gone and "
-    "its connections are closed. The coordinator knows of it before, from what the learner's sidecar runs.",
+    "its connections are closed. The coordinator is told of it before, by a process that does what the learner's "
+    "sidecar does.",
     "*Cost while nothing happens*: what `next` and `step` do beyond drawing and fetching samples, the backward pass, "
     "the exchange of gradients and the optimizer, with 10 MB; the sum by the clock over the time of all steps. Samples "
     "are fetched between steps here (`ahead=0`), so no thread fetches while the clock runs. *Blocks*: steps of two "

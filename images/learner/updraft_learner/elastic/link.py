@@ -14,6 +14,7 @@ from updraft_learner.elastic.member_state import MemberState
 from updraft_learner.elastic.membership import Message
 
 RETRY_SECONDS = 0.1
+ANSWER_LIMIT_BYTES = 1 << 20  # with the names of all learners
 RESOLVE_SECONDS = 120.0  # for the coordinator's name, which a cluster gives to it once its pod has an address
 Value = TypeVar("Value")
 
@@ -133,14 +134,16 @@ def request(address: str, message: Message) -> Message:
 def connect(address: str, seconds: float = 5.0) -> socket.socket:
     """Return a connection to ask the coordinator at `address`, "host:port". Raises OSError."""
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=seconds)
+    connection = socket.create_connection((host, int(port)), timeout=seconds)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connection
 
 
 def ask(connection: socket.socket, message: Message) -> Message:
     """Return the coordinator's answer. Raises OSError if there is none."""
     connection.sendall(json.dumps(message).encode() + b"\n")
     with connection.makefile("rb") as lines:
-        answer: Message = json.loads(lines.readline() or b"{}")
+        answer: Message = json.loads(lines.readline(ANSWER_LIMIT_BYTES) or b"{}")
     if not answer:
         raise ConnectionError("the coordinator closed the connection")
     return answer

@@ -90,7 +90,7 @@ class Offer:
 
 @dataclass
 class Round:
-    deadline: float
+    deadline: float = float("inf")  # set by the first report
     steps: dict[str, int] = field(default_factory=dict)
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # whom who reported has not met
 
@@ -224,10 +224,11 @@ class MembershipCoordinator:
         not find out for themselves, and nobody waits for its report."""
         if not self._belongs(name):
             return []
-        sent = self.gone(name, now)
+        self._seen.add(name)
+        sent = self.gone(name, now)  # which may end a round, and leave the learner out
         others = any(each.name in self._connected for each in self._eligible())
-        if others and not (self.round or self.finished or self.lost):
-            sent += self._begin_round(now, self._hang_seconds)
+        if self._belongs(name) and others and not (self.round or self.finished or self.lost):
+            sent += self._begin_round()
         return sent
 
     def tick(self, now: float) -> Sent:
@@ -342,15 +343,19 @@ class MembershipCoordinator:
         if self.round is None:
             if message["generation"] < self.plan.generation and name in self.plan.names:  # it missed the answer
                 return [(name, {"type": "plan", "plan": self.plan.as_json()})]
-            sent = self._begin_round(now, self._hang_seconds - float(message.get("waited", 0.0)))
-            assert self.round is not None
+            sent = self._begin_round()
+        assert self.round is not None
+        if not self.round.steps:
+            left = self._hang_seconds - float(message.get("waited", 0.0))
+            self.round.deadline = now + max(self._settle_seconds, left)
         self.round.steps[name] = int(message["step"])
         self.round.missing[name] = tuple(map(str, message.get("missing", ())))
         return sent + self._settle(now)
 
-    def _begin_round(self, now: float, seconds: float) -> Sent:
-        """Ask everybody who may hold a state to report; they have so many seconds, or a moment at least."""
-        self.round = Round(now + max(self._settle_seconds, seconds))
+    def _begin_round(self) -> Sent:
+        """Ask everybody who may hold a state to report. The time begins with the first report: all of them may be in
+        the middle of a long step."""
+        self.round = Round()
         if self.offer and not self.offer.decided:
             self.offer = None
         broken = {"type": "broken", "generation": self.highest}

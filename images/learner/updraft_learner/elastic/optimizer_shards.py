@@ -88,9 +88,9 @@ class OptimizerShards:
         received = group.exchange(parts, [int(each) for each in sizes])
         for content in received:
             if content.numel():
-                for index, state in unpack(content).items():
-                    self._hold(index, state)
-                    self.held.add(index)
+                states = unpack(content)
+                self._hold(states)
+                self.held |= set(states)
         self._owners = owners
         number = rank_of_learner.index(group.rank) if group.rank in rank_of_learner else None
         self._kept = set() if number is None else kept_by[number]
@@ -159,16 +159,20 @@ class OptimizerShards:
                 f"the optimizer's state of {len(missing)} parameters is in none of the given parts of the checkpoint; "
                 "give the parts of all learners of one step"
             )
-        for index, state in states.items():
-            self._hold(index, copy.deepcopy(state))
+        self._hold(copy.deepcopy(states))
         self.held = self._kept = set(states)
 
-    def _hold(self, index: int, state: dict[str, Any]) -> None:
-        """Take the state of a parameter to its device. As in torch's load_state_dict, the number of steps stays."""
-        parameter = self._parameters[index]
-        self._optimizer.state[parameter] = {
-            name: value.to(parameter.device) if _is_like(value, parameter) else value for name, value in state.items()
-        }
+    def _hold(self, states: dict[int, dict[str, Any]]) -> None:
+        """Take the states of parameters, to the devices where torch's load_state_dict puts them."""
+        options = {parameter: group for group in self._optimizer.param_groups for parameter in group["params"]}
+        for index, state in states.items():
+            parameter = self._parameters[index]
+            # Only then the number of steps is where the parameter is.
+            stays = () if options[parameter].get("fused") or options[parameter].get("capturable") else ("step",)
+            self._optimizer.state[parameter] = {
+                name: value.to(parameter.device) if isinstance(value, torch.Tensor) and name not in stays else value
+                for name, value in state.items()
+            }
 
     def _packed(self, indices: list[int], device: str | None = None) -> torch.Tensor:
         """Return the states of parameters as bytes, which become tensors on `device`, or where they are now."""
@@ -205,7 +209,3 @@ class OptimizerShards:
         for index in set(indices):
             self._optimizer.state.pop(self._parameters[index], None)
             self.held = self.held - {index}
-
-
-def _is_like(value: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == parameter.shape

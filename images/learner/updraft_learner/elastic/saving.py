@@ -51,7 +51,7 @@ class Saving:
         return None if found is None else found[0]
 
     def wish(self, rank: int, learners: int, leave: Callable[[], None]) -> Wish:
-        """Return what to do before the next step.
+        """Return what to do before the next step; if the optimizer's state is in parts, after it.
 
         Args:
             rank: Of this learner.

@@ -1,4 +1,4 @@
-"""`init`: what the user gives to an elastic training is looked at, and its parts are made."""
+"""`init` makes an elastic training: it checks what the user gives, and builds the parts."""
 
 from __future__ import annotations
 

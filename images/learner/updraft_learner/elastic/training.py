@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -92,7 +93,8 @@ class Training:
         self._reports = StepReports()
         self._drawn = self._started = False
         self._wish = Wish.NOTHING
-        self._saves = False  # whether all learners save their parts of the optimizer's state before the next step
+        self._gathers = False  # whether all learners give their parts of the optimizer's state to rank 0 now
+        self._gathered_at: int | None = None  # the step after which they last did
         self._next: Generation | None = None  # to switch to before the next step
         self._waited: float | None = None  # the generation is given up, after so many seconds
         self._missing: tuple[str, ...] = ()  # of a generation that did not form: whom this learner has not met
@@ -169,7 +171,7 @@ class Training:
             while not self.outcome:
                 if self._waited is not None:
                     self._recover()
-                elif self._saves:
+                elif self._gathers:
                     self._save_shards()
                 elif self._next is not None:
                     self._switch(self._next)
@@ -228,7 +230,7 @@ class Training:
         if self._saving is None:
             return
         self._wish = self._saving.wish(self.rank, self.learners, self.leave)
-        if self._wish.saves and self._state.shards is not None and self.learners > 1:
+        if self._wish.saves and self._state.shards is not None:
             return  # `_commit` tells the others, and all come to `_save_shards` after this step
         if self._wish.saves:
             self._saving.save(self.state_dict(), self.steps, block=self._wish.ends)
@@ -238,8 +240,11 @@ class Training:
     def _save_shards(self) -> None:
         """Save the optimizer's state of all learners; each of them calls this after the same step."""
         assert self._saving is not None
-        self._saves = False
-        if (state := self._gathered()) is not None:
+        self._gathers = False
+        state = self._gathered()
+        if self._waited is None:
+            self._gathered_at = self.steps
+        if state is not None:
             self._saving.save(state, self.steps, block=self._wish.ends)
             if self._wish.ends:
                 runtime.preempted_exit()
@@ -320,7 +325,7 @@ class Training:
         with self._link.locked() as member:
             member.step = self.steps
             self._next = member.agreed(flag)
-        self._saves = saves > 0
+        self._gathers = saves > 0
         self._reports.committed(self.steps)
         return True
 
@@ -337,7 +342,7 @@ class Training:
             grown.add(self._exchange.square_sum, square, self._group.size)
             rate = grown.applied(self._state.optimizer, self._group.size)
         if self._max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._state.parameters(), self._max_grad_norm)
+            self._clip(self._max_grad_norm)
         with rate:
             if self._state.shards is None:
                 self._state.optimizer.step()
@@ -345,6 +350,15 @@ class Training:
                 with torch.no_grad():
                     self._state.shards.begin_step()
                     self._state.shards.update(self._group)
+
+    def _clip(self, most: float) -> None:
+        """Scale the gradients as clip_grad_norm_ does. The norm is summed in 64 bits: all learners shall have the same
+        factor, and another processor may sum in another order."""
+        norms = [float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in self._state.gradients()]
+        factor = most / (math.hypot(*norms) + 1e-6)
+        if not factor >= 1.0:
+            for each in self._state.gradients():
+                each.mul_(factor)
 
     def _undo(self, waited: float) -> None:
         """Give up the step, and the generation."""
@@ -416,10 +430,13 @@ class Training:
         """Report the newest step, wait for the next generation, and form it."""
         began = time.monotonic()
         if self._saving is not None and runtime.stop_asked_of_all():
-            if self.rank == 0 and self._state.shards is None:
-                self._saving.save(self.state_dict(), self.steps)
-            runtime.preempted_exit()
-        self._next, self._saves = None, False
+            if self._state.shards is None:
+                if self.learners and self.rank == 0:
+                    self._saving.save(self.state_dict(), self.steps)
+                runtime.preempted_exit()
+            if self._gathered_at == self.steps:  # rank 0 has what it saves
+                runtime.preempted_exit()
+        self._next, self._gathers = None, False
         with self._link.locked() as member:
             if not member.finished:
                 self._link.send(member.report(self._waited or 0.0, self._missing))

@@ -104,13 +104,9 @@ class TrainingState:
         for buffer, value in zip(self._buffers(), buffers, strict=True):
             buffer.copy_(value)
 
-    def parameters(self) -> list[torch.Tensor]:
-        """Return the optimizer's parameters that have a gradient now."""
-        return [each for group in self.optimizer.param_groups for each in group["params"] if each.grad is not None]
-
     def gradients(self) -> list[torch.Tensor]:
         """Return the gradients of the optimizer's parameters."""
-        return [each.grad for each in self.parameters() if each.grad is not None]
+        return [each.grad for group in self.optimizer.param_groups for each in group["params"] if each.grad is not None]
 
     def _buffers(self) -> list[torch.Tensor]:
         return [each for some in self._buffers_of for each in some.values() if each is not None]

@@ -6,6 +6,7 @@
     spool     artifacts -> MLflow
     publish   journal chunks and heartbeat -> object store
     requests  object store -> the program: stop, show your stacks; and whether a newer attempt exists
+    alive     the lock of a learner that is resized in place -> its coordinator, if the learner is killed
     adopt     checkpoints that the program writes by itself -> CHECKPOINT_DIR
     uploads   checkpoints, results and log files -> object store
     endpoint  the program's MLflow client -> journal and spool; streamed data -> the program
@@ -208,7 +209,7 @@ class Sidecar:
     def _report_death(self) -> None:
         """Tell the coordinator if the learner is killed. Ends with the program, so nothing waits for it."""
         stop = lambda: self._stop_inputs.is_set() or self.fence.fenced  # noqa: E731
-        report_death(self._paths.at(contract.ALIVE_FILE), self._endpoint_token, stop)
+        report_death(self._paths.root, self._paths.below(contract.ALIVE_FILE), self._endpoint_token, stop)
 
     def poll_inputs(self) -> None:
         self.tail.poll()
