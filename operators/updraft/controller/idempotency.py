@@ -105,6 +105,11 @@ def addition(role: str, attempt: int, learner: int) -> IdempotencyKey[datetime]:
     return IdempotencyKey(f"added {role} {attempt} {learner}", datetime)
 
 
+def straggler_replaced(role: str, attempt: int, learner: int) -> IdempotencyKey[datetime]:
+    """Return the key of when a learner of an attempt was replaced because it kept the others waiting."""
+    return IdempotencyKey(f"straggler {role} {attempt} {learner}", datetime)
+
+
 def pod_template(role: str, revision: int) -> IdempotencyKey[dict[str, Any]]:
     """Return the key of the pod, as the API writes it, that each attempt of a role and a revision is made from."""
     return IdempotencyKey(f"template {role} {revision}", dict[str, Any])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from updraft.controller import pods
-from updraft.controller.idempotency import addition
+from updraft.controller.idempotency import addition, straggler_replaced
 from updraft.controller.records import manifest_of, memory_limit_mib
 from updraft.exceptions import QuotaError, RefusedError, StaleAttemptError
 from updraft.kubernetes import gang
@@ -26,10 +26,13 @@ from updraft_learner.contract import COORDINATOR_LEARNER
 from updraft_learner.elastic.report import GroupReport, Members
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from kubernetes.client import CoreV1Api
 
     from updraft.kubernetes.objects import Launch
     from updraft.ledger import Attempt, Job
+    from updraft.lifecycle.idempotency import IdempotencyKey
     from updraft.recovery.facts import PodFacts
     from updraft.services import Services
 
@@ -40,7 +43,7 @@ OWN_FAULT = frozenset({FailureClass.PROGRAM, FailureClass.CONFIGURATION, Failure
 LEAVE_SECONDS = 30.0  # for a learner's program to end, once it has left the group
 REMOVE_SECONDS = 5  # grace period of a pod that is removed because its learner is lost, or does not leave
 REPLACE_SECONDS = 600.0  # within which an attempt gets at most three times its size as new learners
-MOST_STRAGGLERS = 3  # that one trigger replaces: their successors may be as slow
+MOST_STRAGGLERS = 3  # that are replaced in one attempt: their successors may be as slow
 JOIN_SECONDS = 300.0  # for a newcomer to be ready once its program runs
 
 
@@ -122,7 +125,6 @@ class InPlaceGroup:
         self._since: dict[tuple[str, int], float] = {}  # since when something holds of a learner
         self._coordinators = 1  # the highest number of a coordinator's pod
         self._refused: int | None = None  # the size that the planner has decided and the cluster has no room for
-        self._replaced = 0  # stragglers
         self._avoided: set[str] = set()  # nodes of stragglers, and of learners that the others did not reach
         self._unsettled = False  # whether the ledger has yet to be told that a change is complete
         self.settled = False  # whether the last look has found that a change is complete
@@ -178,7 +180,9 @@ class InPlaceGroup:
             before = self.membership
             attempt = self._change(attempt, self._facts(known, tails, straggler))
             if straggler is not None and straggler[0] in before.missing(self.membership.learners):
-                self._replaced += 1
+                self._services.ledger.idempotency.record(
+                    self._job.id, self._straggler_key(straggler[0]), self._services.ledger.now()
+                )
                 self._avoid_nodes(known, straggler[0])
             self._tell()
             self._add(core, attempt, found)
@@ -223,7 +227,7 @@ class InPlaceGroup:
             target = None
         may_add = self._may_add()
         busy = lost or leaving or failed or target or not is_settled(membership, group)
-        if straggler is not None and may_add and not busy and self._replaced < MOST_STRAGGLERS:
+        if straggler is not None and may_add and not busy and self._replaced() < MOST_STRAGGLERS:
             leaving[straggler[0]] = straggler[1]
         return GroupFacts(membership, group, lost, leaving, failed, target, may_add)
 
@@ -248,6 +252,14 @@ class InPlaceGroup:
     def _lasts(self, what: str, learner: int, seconds: float) -> bool:
         now = self._clock()
         return now - self._since.setdefault((what, learner), now) >= seconds
+
+    def _replaced(self) -> int:
+        """Return how many stragglers this attempt has replaced."""
+        records = self._services.ledger.idempotency
+        return sum(records.get(self._job.id, self._straggler_key(n)) is not None for n in self.membership.ever)
+
+    def _straggler_key(self, learner: int) -> IdempotencyKey[datetime]:
+        return straggler_replaced(self._launch.role, self._launch.attempt, learner)
 
     def _may_add(self) -> bool:
         """Return whether learners may be added: not if many were within a short time, which all were lost."""
