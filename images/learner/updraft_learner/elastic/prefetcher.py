@@ -51,7 +51,7 @@ class Prefetcher:
         return self._order.finished(cursor)
 
     def parts(self, cursor: DataCursor) -> list[int]:
-        return [part for part, number in self._order.counts(cursor, self._rank, self._learners).items() if number]
+        return list(self._order.used(cursor, self._rank, self._learners))
 
     def regroup(self, rank: int, learners: int) -> None:
         """Forget what was fetched: its samples are drawn again, by whoever has them now."""

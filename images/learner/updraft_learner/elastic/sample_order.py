@@ -10,13 +10,12 @@ from __future__ import annotations
 import random
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, order=True)
-class DataCursor:
+class DataCursor(NamedTuple):
     """The first sample that no committed step used: `position` in the order of `epoch` (both count from 0)."""
 
     epoch: int = 0
@@ -74,15 +73,13 @@ class SampleOrder:
         """Return how many samples the step at `cursor` has."""
         return 0 if self.finished(cursor) else min(self.samples_of_step(learners), self.length - cursor.position)
 
-    def counts(self, cursor: DataCursor, rank: int, learners: int) -> dict[int, int]:
-        """Return how many samples `rank` uses in the step at `cursor`, by virtual rank. Without virtual ranks, the
-        learner itself is one. A part has none if there are fewer samples than parts."""
-        drawn, parts = self.drawn(cursor, learners), self.virtual_ranks or learners
-        begin, end = bounds(parts, rank, learners)
-        return {each: size(drawn, each, parts) for each in range(begin, end)}
+    def used(self, cursor: DataCursor, rank: int, learners: int) -> tuple[int, ...]:
+        """Return the virtual ranks of `rank` that have samples in the step at `cursor`. Without virtual ranks, the
+        learner itself is one. The last ones have none if there are fewer samples than virtual ranks."""
+        return _used(self.drawn(cursor, learners), rank, learners, self.virtual_ranks or learners)
 
     def parts(self, cursor: DataCursor, rank: int, learners: int) -> dict[int, tuple[int, ...]]:
-        """Return the indices that `rank` uses in the step at `cursor`, by virtual rank, as `counts` does."""
+        """Return the indices that `rank` uses in the step at `cursor`, by virtual rank."""
         indices, parts = self.draw(cursor, learners), self.virtual_ranks or learners
         begin, end = bounds(parts, rank, learners)
         return {each: share(indices, each, parts) for each in range(begin, end)}
@@ -116,6 +113,11 @@ def size(length: int, rank: int, learners: int) -> int:
     """Return how many of `length` things `rank` has."""
     begin, end = bounds(length, rank, learners)
     return end - begin
+
+
+@lru_cache(maxsize=8)
+def _used(drawn: int, rank: int, learners: int, parts: int) -> tuple[int, ...]:
+    return tuple(each for each in range(*bounds(parts, rank, learners)) if size(drawn, each, parts))
 
 
 @lru_cache(maxsize=2)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -276,11 +276,11 @@ class Training:
             if self._virtual_ranks:
                 seed_all(f"{self._samples.as_json()['seed']}/{self.steps}/{part}")
             self._drawn = True
-            before = self.steps, self._waited
+            before = self._state.steps, self._waited
             yield batch
             if self._drawn:
                 raise RuntimeError("the last batch was not used: call training.step(loss) once for each batch")
-            if (self.steps, self._waited) != before:
+            if (self._state.steps, self._waited) != before:
                 return  # it was the last part
             if self._is_broken():
                 self._undo(0.0)
@@ -323,10 +323,10 @@ class Training:
         if self._after_step is not None:
             self._after_step()
         with self._link.locked() as member:
-            member.step = self.steps
+            member.step = self._state.steps
             self._next = member.agreed(flag)
         self._gathers = saves > 0
-        self._reports.committed(self.steps)
+        self._reports.committed(self._state.steps)
         return True
 
     def _update(self, divisor: float) -> None:
@@ -336,20 +336,27 @@ class Training:
         if divisor != 1.0:
             for each in self._state.gradients():
                 each.div_(divisor)
-        rate: AbstractContextManager[None] = nullcontext()
+        rate: AbstractContextManager[None] | None = None
         if (grown := self._state.grown) is not None:
             square = sum(float(each.double().square().sum()) for each in self._state.gradients())
             grown.add(self._exchange.square_sum, square, self._group.size)
             rate = grown.applied(self._state.optimizer, self._group.size)
         if self._max_grad_norm is not None:
             self._clip(self._max_grad_norm)
-        with rate:
-            if self._state.shards is None:
-                self._state.optimizer.step()
-            else:
-                with torch.no_grad():
-                    self._state.shards.begin_step()
-                    self._state.shards.update(self._group)
+        if rate is None:
+            self._apply()
+        else:
+            with rate:
+                self._apply()
+
+    def _apply(self) -> None:
+        if self._state.shards is None:
+            self._state.optimizer.step()
+            return
+        assert self._group is not None
+        with torch.no_grad():
+            self._state.shards.begin_step()
+            self._state.shards.update(self._group)
 
     def _clip(self, most: float) -> None:
         """Scale the gradients as clip_grad_norm_ does. The norm is summed in 64 bits: all learners shall have the same

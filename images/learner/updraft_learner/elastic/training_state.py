@@ -42,7 +42,8 @@ class TrainingState:
         self.steps = 0
         self.cursor = samples.first()
         self._samples = samples
-        self._buffers_of = [each._buffers for each in model.modules()]  # as they are now: a program may replace them
+        # A program may replace the buffers of a module.
+        self._buffers_of = [each._buffers for each in model.modules() if each._buffers]
 
     def to_save(self, all_shards: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what belongs into a checkpoint.
