@@ -203,16 +203,26 @@ class Judge:
     def _points_missing(self) -> list[Violation]:
         if self.rule.tail_may_be_lost or "chain" not in self.facts.points:
             return []
+        counts_until = self._rolled_back()
         made = {
             step
             for session in self.facts.sessions
             if session.learner == 1 or self._has_members
             for _, step in session.steps
+            if step <= counts_until.get(session.attempt, step)
         }
         missing = sorted(made - set(self.facts.points["chain"]))
         if not missing:
             return []
         return [self._say("torn", f"MLflow lacks {len(missing)} steps that were made, the first is {missing[0]}")]
+
+    def _rolled_back(self) -> dict[int, int]:
+        """Return the last step that counts of each attempt that another one follows: the follower makes later ones
+        again, and its launch silences the attempt at once."""
+        trains = {a.number: a for a in self.facts.attempts if a.role == "train"}
+        steps = {item.name: item.step for item in self.facts.checkpoints}
+        followers = {number: trains[number + 1] for number in trains if number + 1 in trains}
+        return {number: steps.get(next_one.resumed_from or "", 0) for number, next_one in followers.items()}
 
     def _lines_missing(self) -> list[Violation]:
         found = []

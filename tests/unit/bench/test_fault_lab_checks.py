@@ -185,6 +185,20 @@ def test_points_that_were_made_and_are_missing_are_told_unless_their_pod_was_des
     assert told(facts, rule=Rule(tail_may_be_lost=True)) == []
 
 
+def test_points_of_steps_that_the_next_attempt_was_to_repeat_may_be_missing() -> None:
+    """A user ended the job while its second attempt started; that had silenced the first one."""
+    first, second = good().attempts
+    attempts = (first, replace(second, resumed_from="step-2-a1"))
+    sessions = (session(1, (1, 2, 3), exit_code=None),)
+
+    def torn(chain_points: list[int]) -> list[str]:
+        facts = good(attempts=attempts, sessions=sessions, points={"chain": chain_points, "loss": chain_points})
+        return [text for kind, text in told(facts) if kind == "torn" and "MLflow" in text]
+
+    assert torn([1, 2]) == []
+    assert torn([1]) == ["MLflow lacks 1 steps that were made, the first is 2"]
+
+
 @pytest.mark.parametrize(
     ("log", "text"),
     [
