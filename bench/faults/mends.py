@@ -100,6 +100,18 @@ MENDS = (
         "The lab's own mistake: it scaled the job to one learner, and killed that one.",
         (Failure("scale_and_member_kill", 2, "7fd77881c9b0"),),
     ),
+    Mend(
+        "e11a05ac",
+        "The lab's own mistake: a user ended the job while its second attempt started, which had silenced the first "
+        "one before its last point was sent. That step was after the checkpoint, so it was to be made again.",
+        (
+            Failure(
+                "watch_dropped+dag_processor_kill+second_triggerer+disk_full+sidecar_kill_at_end+pod_delete+mark_failed",
+                1,
+                "e69c6068aa68",
+            ),
+        ),
+    ),
 )
 
 
