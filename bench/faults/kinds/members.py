@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from random import Random
 
 import psutil
@@ -23,7 +24,10 @@ def _members(scene: Scene) -> dict[int, psutil.Process]:
     """Return the running programs of the target's learners. Raises TooLateError when there is only one left."""
     deadline = time.monotonic() + FIND_SECONDS
     while not is_over(scene.lab, scene.target.id):
-        found = {_learner(process): process for process in scene.lab.programs(scene.target.id)}
+        found = {}
+        for process in scene.lab.programs(scene.target.id):
+            with suppress(psutil.NoSuchProcess):  # a learner that leaves
+                found[_learner(process)] = process
         if len(found) > 1:
             return found
         if time.monotonic() > deadline:
