@@ -71,8 +71,7 @@ def test_what_the_program_prints_when_it_is_asked_to_stop_is_kept(tmp_path: Path
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, signal.SIGTERM)
-    rest = process.stdout.read()
-    process.wait(timeout=30)
+    rest, _ = process.communicate(timeout=30)  # until both copies are complete
     assert rest == "saved\n"
     assert copied(tmp_path)[0] == "ready\nsaved\n"
 
