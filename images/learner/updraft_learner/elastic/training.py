@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -336,27 +336,20 @@ class Training:
         if divisor != 1.0:
             for each in self._state.gradients():
                 each.div_(divisor)
-        rate: AbstractContextManager[None] | None = None
+        rate: AbstractContextManager[None] = nullcontext()
         if (grown := self._state.grown) is not None:
             square = sum(float(each.double().square().sum()) for each in self._state.gradients())
             grown.add(self._exchange.square_sum, square, self._group.size)
             rate = grown.applied(self._state.optimizer, self._group.size)
         if self._max_grad_norm is not None:
             self._clip(self._max_grad_norm)
-        if rate is None:
-            self._apply()
-        else:
-            with rate:
-                self._apply()
-
-    def _apply(self) -> None:
-        if self._state.shards is None:
-            self._state.optimizer.step()
-            return
-        assert self._group is not None
-        with torch.no_grad():
-            self._state.shards.begin_step()
-            self._state.shards.update(self._group)
+        with rate:
+            if self._state.shards is None:
+                self._state.optimizer.step()
+            else:
+                with torch.no_grad():
+                    self._state.shards.begin_step()
+                    self._state.shards.update(self._group)
 
     def _clip(self, most: float) -> None:
         """Scale the gradients as clip_grad_norm_ does. The norm is summed in 64 bits: all learners shall have the same

@@ -42,8 +42,7 @@ class TrainingState:
         self.steps = 0
         self.cursor = samples.first()
         self._samples = samples
-        # A program may replace the buffers of a module.
-        self._buffers_of = [each._buffers for each in model.modules() if each._buffers]
+        self._buffers_of = [each._buffers for each in model.modules()]  # as they are now: a program may replace them
 
     def to_save(self, all_shards: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what belongs into a checkpoint.
