@@ -179,8 +179,11 @@ class OptimizerShards:
         if not indices:
             return torch.empty(0, dtype=torch.uint8)
         states = {index: dict(self._optimizer.state.get(self._parameters[index], {})) for index in indices}
-        for state in states.values():
-            state.update({k: v.to(device) for k, v in state.items() if device and isinstance(v, torch.Tensor)})
+        if device is not None:
+            for state in states.values():
+                state.update(
+                    {name: value.to(device) for name, value in state.items() if isinstance(value, torch.Tensor)}
+                )
         return pack(states)
 
     def _owned(self, owner: int) -> dict[torch.dtype, list[torch.Tensor]]:
