@@ -1,12 +1,13 @@
 """Tells the coordinator of a killed learner before the learner's connections end.
 
-The kernel frees the memory of a killed process before it closes its connections: 35 ms for a small program with
-PyTorch, seconds for one with much memory, during which the others would wait. Still earlier it releases the robust
-futexes of each thread (get_robust_list(2)). So a learner holds such a lock in a file, and its sidecar waits for it, in
-another container, which survives when the learner's is killed for its memory.
+The kernel frees the memory of a killed process, and then closes its connections. With much memory this takes long,
+and the other learners would wait. The kernel releases the robust futexes of each thread before (get_robust_list(2)). So
+a learner holds such a lock in a file, and its sidecar waits for the lock. The sidecar is in another container, which
+survives when the learner's container is killed for its memory.
 
-The file is the program's own, so whoever waits expects anything in it. It has the lock, and then, in JSON, the
-coordinator's address and the learner's name. What the sidecar sends to that address the program can send itself.
+The file holds the lock, and then JSON with the coordinator's address and the learner's name. The program owns the file
+and may write anything into it, so the sidecar checks what it reads. The sidecar sends nothing to that address that the
+program cannot send itself.
 
 Outside the platform, `python -m updraft_learner.elastic.alive FILE` waits. Standard library only.
 """
@@ -31,7 +32,7 @@ SIZE = mmap.PAGESIZE
 CONTACT_AT = 128  # where the JSON begins; glibc's mutex has 40 or 48 bytes
 POLL_SECONDS = 0.1  # until the file is there
 CHANGED_SECONDS = 0.01  # between two looks at a number that keeps changing
-# Of the first number of a robust mutex, in futex(2) and in glibc: owner's thread, "owner died", "somebody waits".
+# Bits of the first number of a robust mutex, see futex(2): the owner's thread, whether it died, whether a thread waits.
 OWNER, DIED, WAITERS = 0x3FFFFFFF, 0x40000000, 0x80000000
 PROCESS_SHARED = ROBUST = 1  # PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST
 FUTEX_WAIT = 0  # woken by a change, or after some time
